@@ -18,7 +18,6 @@ from pydantic import BaseModel
 import unstuck
 from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.model.fleet import PoolView
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import Backfill, Run
 from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
@@ -26,9 +25,10 @@ from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts, Schedule
 from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.pool_store import Pools
+from unstuck.read_model.command_result import CommandResult
+from unstuck.read_model.group import GroupInfo, Member
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.steps.context import OutputSlot
-from unstuck.views.jobs.job_facts import CommandResult, GroupView, JobFacts
-from unstuck.views.jobs.job_views import ForkView, JobView
 
 HEAD = """\
 # The Python API
@@ -65,13 +65,8 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
         ("Settings", unstuck.Settings),
     ),
     "Answers of the client": (
-        *(
-            ("JobView", JobView),
-            ("JobFacts", JobFacts),
-            ("ForkView", ForkView),
-            ("GroupView", GroupView),
-        ),
-        *(("CommandResult", CommandResult), ("ListedJob", ListedJob), ("PoolView", PoolView)),
+        *(("JobInfo", JobInfo), ("GroupInfo", GroupInfo), ("Member", Member)),
+        *(("CommandResult", CommandResult), ("PoolView", PoolView)),
         *(("ScheduleView", ScheduleView), ("ScheduleFacts", ScheduleFacts), ("Run", Run)),
         *(
             ("Backfill", Backfill),

@@ -25,7 +25,8 @@ from it, and a test runs the examples.
 - **A job** is named as on the command line: by its id, the beginning of its id, or its name, which means its newest
   job. To look, its key and `last` do as well. An action that may be sent again takes the id, since a name may mean
   another job by then.
-- **Times** are ISO 8601 in UTC with `Z`, or null. Each field of an answer is always there.
+- **Times** are ISO 8601 in UTC with `Z`, or null. Each field of an answer is always there, except
+  that a list of jobs lacks the fields which only a job alone has.
 - **Actions** are POST. They are safe to repeat; a submit is under a `key`. `by` and `reason` go into the event log; who
   is logged in is named by the login.
 - **Errors** are [problem details](https://www.rfc-editor.org/rfc/rfc9457), `application/problem+json`. `detail` is the

@@ -185,7 +185,7 @@ def record(folder: Path) -> list[Frame]:
                     os.kill(victim.pid, signal.SIGKILL)
                     killed = True
                     terminal.caption = f"$ kill -9 {victim.pid}      # the runner of {victim.group}"
-            if (status := str(client.show(job).job.status)) != "FINISHED" or not killed:
+            if (status := str(client.show(job).status)) != "FINISHED" or not killed:
                 raise RuntimeError(f"the job is {status}, killed: {killed}; see {folder}")
         return terminal.frames
     finally:

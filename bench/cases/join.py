@@ -69,7 +69,7 @@ def _latencies(fleet: Fleet, width: int, joins: int, contended: bool) -> tuple[f
 
 def _succeeded(fleet: Fleet) -> int:
     """How many groups of the newest job have succeeded."""
-    return fleet.client.jobs(limit=1)[0].groups.get("SUCCEEDED", 0)
+    return fleet.client.jobs(limit=1)[0].states.get("SUCCEEDED", 0)
 
 
 @contextmanager

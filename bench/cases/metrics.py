@@ -17,7 +17,8 @@ from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.store.totals import MOST_NAMES
 from unstuck.metrics.scrape import Exporter
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.transport.redis_client import connect
 

@@ -149,7 +149,7 @@ class _Side:
         to be.
         """
         for job in self._jobs:
-            if (status := self._client.show(job).job.status) is not Status.FINISHED:
+            if (status := self._client.show(job).status) is not Status.FINISHED:
                 raise RuntimeError(f"job {job} is {status}")
 
     def decide(self) -> bool:

@@ -80,7 +80,7 @@ def _measure(case: Case, what: str, fleet: Fleet, jobs: int, width: int) -> None
 
 
 def _groups(fleet: Fleet, jobs: int, state: str) -> int:
-    return sum(job.groups.get(state, 0) for job in fleet.client.jobs(limit=jobs))
+    return sum(job.states.get(state, 0) for job in fleet.client.jobs(limit=jobs))
 
 
 def _reports(fleet: Fleet) -> dict[str, Any]:

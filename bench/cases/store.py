@@ -72,7 +72,7 @@ def _begin(fleet: Fleet, running: int) -> None:
         jobs = fleet.client.jobs(status=[Status.RUNNING], limit=None)
         return (
             sum(
-                job.groups.get("QUEUED", 0) == 1 and job.groups.get("SUCCEEDED", 0) == 1
+                job.states.get("QUEUED", 0) == 1 and job.states.get("SUCCEEDED", 0) == 1
                 for job in jobs
             )
             == running

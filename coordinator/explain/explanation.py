@@ -14,6 +14,7 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent
 from unstuck.coordinator.spec.plan import PlannedGroup
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.json_fields import Time
 from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.protocol.token import split_member
 
@@ -32,7 +33,7 @@ class Event:
     """
 
     what: str = ""
-    at: float = 0.0
+    at: Time = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class Explanation:
     what: str
     short: str = ""
     timed: bool = False
-    since: float = 0.0
+    since: Time = 0.0
     tried: str = ""
     next: Event = Event()
     ends: Event = Event()

@@ -15,7 +15,7 @@ from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.spec.fields import Scalar
 
 if TYPE_CHECKING:
-    from unstuck.tasks.protocol.processes import RunnerStatus
+    from unstuck.tasks.protocol.process_status import RunnerStatus
     from unstuck.tasks.settings import Settings
 
 NOTHING: Mapping[str, int] = MappingProxyType({})

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from unstuck.tasks.protocol.processes import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.json_fields import OptionalTime, Time
+from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,7 @@ class QueueView:
     name: str
     length: int
     listeners: int
-    oldest_since: float | None = None
+    oldest_since: OptionalTime = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class StalledView:
     """
 
     worker: str
-    at: float
+    at: Time
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,8 @@ class FleetView:
         stalled: workers and coordinators that stalled within the last day, the last one first.
     """
 
-    at: float
-    swept_at: float | None
+    at: Time
+    swept_at: OptionalTime
     runners: tuple[RunnerStatus, ...]
     coordinators: tuple[CoordinatorStatus, ...]
     queues: tuple[QueueView, ...]

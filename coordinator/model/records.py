@@ -21,13 +21,15 @@ from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.coordinator.model.tick import tick_of_key
 from unstuck.coordinator.spec.plan import Plan
 from unstuck.tasks.errors import Malformed
+from unstuck.tasks.json_fields import Time
 from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.protocol.report import Done, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.texts import FIELD, unpack
 from unstuck.tasks.protocol.token import Offer
 
 
-def _compact(value: Any) -> str:
+def compact(value: Any) -> str:
+    """Return JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -98,7 +100,7 @@ class GroupRecord:
 
     def to_json(self) -> str:
         """Compact JSON without what is at its default: one of these is kept per group."""
-        return _compact(_GROUP.dump_python(self, mode="json", exclude_defaults=True))
+        return compact(_GROUP.dump_python(self, mode="json", exclude_defaults=True))
 
     @classmethod
     def from_json(cls, text: str) -> GroupRecord:
@@ -179,7 +181,7 @@ class AttemptRecord:
             "avoid": self.avoid,
             "avoid_until": self.avoid_until,
         }
-        return _compact(
+        return compact(
             {
                 "epoch": self.epoch,
                 "nonce": self.nonce,
@@ -237,7 +239,7 @@ class Alteration:
         at: seconds since the epoch, by the clock of the user.
     """
 
-    at: float
+    at: Time
     by: str
     reason: str
     changes: tuple[AlteredValue, ...]
@@ -394,6 +396,12 @@ class JobRecord:
             if digest not in old.texts
         }
 
+    def summary(self) -> dict[str, Any]:
+        """Return the fields that users see and that are not empty, for the list of jobs."""
+        values = {name: value for name in _SEEN if (value := getattr(self, name))}
+        plain = dict(to_jsonable_python(values))
+        return plain | {"key": self.user_key, "reruns": list(self.reruns)}
+
     def to_fields(self) -> dict[str, str]:
         """All hash fields. One that is empty need not be stored: it has its default."""
         plain = {name: _field_text(getattr(self, name), _DEFAULTS.get(name)) for name in _READ}
@@ -446,7 +454,7 @@ def _field_text(value: Any, default: Any) -> str:
         return ""
     if isinstance(value, str | int | float):
         return str(value)
-    return _compact(to_jsonable_python(value)) if value else ""
+    return compact(to_jsonable_python(value)) if value else ""
 
 
 def _reader(kind: Any) -> Callable[[str], Any]:
@@ -460,6 +468,32 @@ def _reader(kind: Any) -> Callable[[str], Any]:
     return lambda text: adapter.validate_python(json.loads(text))
 
 
+# Fields that only coordinators and workers read.
+_INTERNAL = frozenset(
+    (
+        "spec",
+        "commit",
+        "publish_tries",
+        "publish_troubled_since",
+        "publish_next",
+        "publish_heard",
+        "base",
+        "warehouse_id",
+        "pause_now",
+        "reset_budgets",
+        "requests",
+        "adopts",
+        "counted_from",
+        "chain_key",
+        "package_id",
+        "take_over",
+        "told",
+        "mixed",
+        "schema",
+        "texts",
+    )
+)
+_SEEN = tuple(item.name for item in fields(JobRecord) if item.name not in _INTERNAL)
 _NEEDED = ("id", "name", "spec", "commit", "status", "intent")
 _DEFAULTS = {item.name: item.default for item in fields(JobRecord) if item.name not in _NEEDED}
 _READ = {

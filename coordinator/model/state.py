@@ -7,14 +7,12 @@ refused is thrown away and loaded again.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
-from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, compact
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.plan import Plan, PlannedGroup
 from unstuck.tasks.protocol.token import fork_member, split_member
@@ -212,25 +210,17 @@ class JobState:
         return Counter({GroupState.WAITING: full} if full else {UNEXPANDED: 1})
 
 
-def summary_of(state: JobState) -> str:
-    """Return the line of JSON for lists of jobs."""
-    job = state.job
-    line: dict[str, Any] = {
-        "id": job.id,
-        "name": job.name,
-        "status": job.status,
-        "submitted_at": job.submitted_at,
-        "started_at": job.started_at,
-        "ended_at": job.ended_at,
-        "groups": {
+def counts_of(state: JobState) -> dict[str, Any]:
+    """Return what a list shows of the groups and parameters of a job."""
+    return {
+        "states": {
             group_state: len(groups) for group_state, groups in state.by_state.items() if groups
         },
         "total": None if state.unexpanded else state.size,
-        "version": job.version,
-        "reason": asdict(job.reason) if job.reason else None,
-        "key": job.user_key,
-        "params": state.plan.params_told,
-        "schedule": job.schedule,
-        "backfill": job.backfill,
+        "params_text": state.plan.params_told,
     }
-    return json.dumps(line, separators=(",", ":"))
+
+
+def summary_of(state: JobState) -> str:
+    """Return the line of JSON that lists read of a job."""
+    return compact({**state.job.summary(), **counts_of(state)})

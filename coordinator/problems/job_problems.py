@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.problems.problem import Limits, Problem, ProblemCode
+from unstuck.coordinator.problems.state import JobSummary
 
 C = ProblemCode
 
 
-def problems_of_job(job: ListedJob, limits: Limits, now: float) -> Iterator[Problem]:
+def problems_of_job(job: JobSummary, limits: Limits, now: float) -> Iterator[Problem]:
     """Yield the problem of a listed job, if it has one."""
     begun = job.started_at or job.submitted_at
     match job.status:

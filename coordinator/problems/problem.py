@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, computed_field
 
 from unstuck.coordinator.model.acknowledgement import Acknowledgement
+from unstuck.tasks.json_fields import Time, Word
 
 
 class ProblemCode(StrEnum):
@@ -55,13 +59,14 @@ class Problem:
     kind: str
     name: str
     text: str = ""
-    since: float = 0.0
-    remedy: str = ""
+    since: Time = 0.0
+    remedy: Word = ""
     severity: Severity = Severity.PROBLEM
-    job: str = ""
-    state: str = ""
+    job: Word = ""
+    state: Annotated[str, Field(exclude=True)] = ""
     acknowledged: Acknowledgement | None = None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def id(self) -> str:
         """What identifies the problem: ``schedule/nightly/FAILED``."""

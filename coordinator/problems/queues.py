@@ -12,7 +12,7 @@ from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 
 if TYPE_CHECKING:
-    from unstuck.tasks.protocol.processes import RunnerStatus
+    from unstuck.tasks.protocol.process_status import RunnerStatus
 
 # Seconds for which a message may wait beside idle runners, where UNSTUCK_STALLED_AFTER says none.
 STALLED_AFTER = 60.0

@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from unstuck.coordinator.model.acknowledgement import Acknowledgement
 from unstuck.coordinator.model.fleet import FleetView, PoolView
-from unstuck.coordinator.model.listed_job import ListedJob
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.problems.problem import Problem
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
+
+
+class JobSummary(Protocol):
+    """The fields of a job that tell whether it has a problem."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def submitted_at(self) -> float: ...
+    @property
+    def started_at(self) -> float: ...
+    @property
+    def ended_at(self) -> float: ...
+    @property
+    def reason(self) -> Reason | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +47,7 @@ class InstallationState:
     """
 
     fleet: FleetView
-    jobs: Sequence[ListedJob] = ()
+    jobs: Sequence[JobSummary] = ()
     open_jobs: int = 0
     late: Sequence[Problem] = ()
     schedules: Sequence[ScheduleView] = ()

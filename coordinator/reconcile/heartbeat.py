@@ -12,7 +12,8 @@ import redis
 
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
-from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, WarehouseSeen
+from unstuck.tasks.protocol.process_status import CoordinatorStatus, WarehouseSeen
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 
 EVERY = 1.0  # seconds between two notes of one coordinator

@@ -33,7 +33,7 @@ from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, 
 from unstuck.coordinator.store.job_store import HALTED_LOOK, Store
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.log_lines import about, also_about
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import unavailable
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.notices.rules.expected import Came
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 
@@ -36,9 +36,9 @@ class SubmittedJobs:
         submitted = self._store.submitted(begin, MAX_JOBS_PER_SCAN)
         times = dict(submitted)
         for line in self._store.lines(self._times, list(times)):
-            job = ListedJob.from_json(line)
-            if job.name in self._times and not job.schedule:
-                self._times[job.name][job.id] = times[job.id]
+            job = json.loads(line)
+            if job["name"] in self._times and not job.get("schedule"):
+                self._times[job["name"]][job["id"]] = times[job["id"]]
         if submitted:
             self._to = max(self._to, submitted[-1][1])
         self._complete = len(submitted) < MAX_JOBS_PER_SCAN
@@ -53,9 +53,5 @@ class SubmittedJobs:
         """Return the jobs of a name that were submitted since then, the newest first."""
         times = self._times[name]
         newest = sorted((job for job in times if times[job] >= at), key=times.__getitem__)
-        jobs = map(ListedJob.from_json, self._store.lines([name], newest[::-1]))
-        return [Came(job.id, job.status, job.submitted_at, _reason(job)) for job in jobs]
-
-
-def _reason(job: ListedJob) -> str:
-    return "" if job.reason is None else job.reason.text
+        lines = self._store.lines([name], newest[::-1])
+        return [Came.of_summary(json.loads(line)) for line in lines]

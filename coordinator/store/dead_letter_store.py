@@ -16,14 +16,12 @@ import redis
 
 from unstuck.coordinator.command_table import By, Command, TargetKind
 from unstuck.coordinator.errors import NoSuchReport
-from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.store.reports import DEAD_KEPT, DeadLetter, Fields
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.failure import shorten
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
-from unstuck.tasks.protocol.report import Report, in_short
 from unstuck.tasks.protocol.token import Token
 
 MOST_OF_A_VALUE = 20_000  # characters
@@ -109,7 +107,7 @@ class DeadLetters:
         Refused if the report would be a dead letter again: it is unreadable, or its job is unknown.
         """
         letter = self._find(report)
-        if letter is not None and (why := unreadable(letter)):
+        if letter is not None and (why := letter.unreadable):
             cannot = "" if letter.task else "since it cannot be read: "
             text = f"{_kind(letter)} {report} stays a dead letter, {cannot}{why}"
             return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
@@ -173,22 +171,6 @@ class DeadLetters:
 
     def _entries(self, low: str, high: str) -> list[tuple[str, Fields]]:
         return cast(list[tuple[str, Fields]], self._redis.xrange(self._keys.dead, low, high))
-
-
-def unreadable(report: DeadLetter) -> str:
-    """Return why no coordinator of this release can read a dead letter; empty if it can."""
-    if report.task:
-        return "a refused task is mended and sent again by its sender"
-    try:
-        if report.notice:
-            Notice.from_json(report.notice)
-        else:
-            Report.from_fields(report.fields)
-    except Malformed as error:
-        return str(error)
-    except ValueError as error:
-        return in_short(error)
-    return "" if report.to or not report.notice else "it names no target"
 
 
 def _kind(report: DeadLetter) -> str:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
-from itertools import chain
-from operator import itemgetter
 from typing import Any, cast
 
 import redis
 
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.loading import state_of
 from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
@@ -52,44 +48,36 @@ class Queries:
         state = state_of(job, fields, groups, forks, attempts, frozen)
         return state, seconds + micros / 1e6, None if due is None else float(due)
 
-    def jobs(
-        self,
-        status: Sequence[Status] = (),
-        name: str | None = None,
-        since: float | None = None,
-        limit: int | None = None,
-    ) -> list[ListedJob]:
-        """Return jobs, the newest first. The arguments are those of ``Client.jobs``."""
-        indexes = [self._keys.status(state) for state in status] or [self._keys.jobs]
-        ids = self._newest(indexes, since, None if name else limit)
-        listed: list[ListedJob] = []
-        for start in range(0, len(ids), BATCH):
-            lines = self.listed(ids[start : start + BATCH])
-            listed += [line for line in lines if name is None or fnmatchcase(line.name, name)]
-            if limit is not None and len(listed) >= limit:
-                return listed[:limit]
-        return listed
+    def ids(
+        self, status: Sequence[Status] = (), since: float | None = None, limit: int | None = None
+    ) -> list[str]:
+        """Return ids of jobs, the newest first.
 
-    def _newest(self, indexes: Sequence[str], since: float | None, limit: int | None) -> list[str]:
-        """Return the jobs of these indexes, the newest first; at most ``limit`` of each."""
+        Args:
+            status: only jobs in one of these; empty for all.
+            since: only jobs submitted at or after this time.
+            limit: at most so many of each status; None for all.
+        """
         low = "-inf" if since is None else since
         number = -1 if limit is None else limit
-        # In one transaction: a job that moves from one status to another is read once.
+        # At one moment: else a job that moves from one status to another would be listed twice, or
+        # not at all.
         pipe = self._redis.pipeline(transaction=True)
-        for index in indexes:
+        for index in [self._keys.status(state) for state in status] or [self._keys.jobs]:
             pipe.zrevrangebyscore(index, "+inf", low, start=0, num=number, withscores=True)
-        entries: list[tuple[str, float]] = list(chain.from_iterable(pipe.execute()))
-        return [job for job, _ in sorted(entries, key=itemgetter(1), reverse=True)]
+        entries: list[tuple[str, float]] = [item for items in pipe.execute() for item in items]
+        return [job for job, _ in sorted(entries, key=lambda item: item[1], reverse=True)]
 
-    def listed(self, jobs: Sequence[str]) -> list[ListedJob]:
-        """Return these jobs in their order, without jobs that are not stored."""
-        texts = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs)) if jobs else []
-        return [ListedJob.from_json(text) for text in texts if text is not None]
+    def summaries(self, jobs: Sequence[str]) -> list[str]:
+        """Return the lines of lists (`state.summary_of`) of those jobs that are in the store."""
+        if not jobs:
+            return []
+        lines = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs))
+        return [line for line in lines if line is not None]
 
-    def failed(self) -> list[ListedJob]:
-        """Return the jobs of the index of failed jobs, the last failure first."""
-        jobs = cast(list[str], self._redis.hvals(self._keys.failed))
-        return sorted(self.listed(jobs), key=lambda job: -job.ended_at)
+    def failed_ids(self) -> list[str]:
+        """Return the jobs of the index of failed jobs."""
+        return cast(list[str], self._redis.hvals(self._keys.failed))
 
     def events(
         self, job: str, after: str = "-", count: int = 10_000
@@ -155,7 +143,8 @@ class Queries:
             list[str],
             self._redis.zrevrangebyscore(self._keys.jobs, low, "-inf", start=0, num=EARLIER),
         )
-        same = [line.id for line in self.listed(ids) if line.name == job.name]
+        lines = map(json.loads, self.summaries(ids))
+        same = [line["id"] for line in lines if line["name"] == job.name]
         return same[:SAME_NAME]
 
     def stacks(self, state: JobState) -> dict[str, StepStack]:

@@ -27,6 +27,7 @@ from unstuck.coordinator.model.records import (
     GroupRecord,
     JobRecord,
     Reason,
+    compact,
 )
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import TERMINAL, Intent, Status
@@ -43,7 +44,8 @@ from unstuck.coordinator.store.totals import ended_as
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys, at_warehouse, members_of, pool_of, queue_of
 from unstuck.tasks.protocol.lua import Script
-from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
 
@@ -313,10 +315,8 @@ class Store:
         if old is None or old.terminal:
             return
         line = self._redis.hget(self._keys.summary, job)
-        summary = (
-            None if line is None else json.dumps({**json.loads(str(line)), "status": Status.HALTED})
-        )
         halted = replace(old, halted=reason, status=Status.HALTED, paused_at=old.paused_at or now)
+        summary = None if line is None else compact({**json.loads(str(line)), **halted.summary()})
         event = {"kind": Status.HALTED, "at": now, "code": reason.code, "text": reason.text}
         events: list[dict[str, Any]] = (
             [event] if old.status is not Status.HALTED else []
@@ -422,7 +422,7 @@ class Store:
         lines = (json.loads(text) for text in texts if text)
         same = (line for line in lines if (line["name"], line["status"]) == (name, Status.FINISHED))
         newest = list(islice(same, USUAL_OF))
-        took = [line["ended_at"] - line["started_at"] for line in newest if line["started_at"]]
+        took = [line["ended_at"] - line["started_at"] for line in newest if line.get("started_at")]
         return max(0.0, median(took)) if len(took) >= 3 else 0.0
 
     # ---- the fleet

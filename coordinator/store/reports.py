@@ -9,14 +9,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import redis
+from pydantic import Field, computed_field
 
+from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.store.job_store import REPORT_GROUP
+from unstuck.tasks.errors import Malformed
+from unstuck.tasks.json_fields import Time, Word
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script, ask
-from unstuck.tasks.protocol.report import Report
+from unstuck.tasks.protocol.report import Report, in_short
 
 Fields = dict[str, str]
 CONSUMER_SILENCE = 3600.0  # seconds; a consumer that is alive reads at least once a second
@@ -42,34 +46,55 @@ class DeadLetter:
     """A report, notice or task that could not be handled, and the reason.
 
     Attributes:
+        fields: of the report, of the notice, or of the submit.
         entry: the id of a report on the report stream, which has the time of the worker.
-        deliveries: earlier deliveries to coordinators, or tries to send; 0 if unknown.
-        notice: of a notice, its JSON.
-        to: of a notice, its target.
-        task: the Celery task of a refused submit, such as ``unstuck.submit``.
+        deliveries: earlier deliveries to coordinators, or tries to send; None if unknown.
         raw: the entry of the dead stream, unchanged.
+        notice: JSON of a notice.
+        to: target of a notice.
+        task: the Celery task of a refused submit, such as ``unstuck.submit``.
     """
 
     id: str
     reason: str
     fields: Fields
-    entry: str = ""
-    deliveries: int = 0
+    entry: Word = ""
+    deliveries: int | None = None
     raw: Fields = field(default_factory=dict)
-    notice: str = ""
-    to: str = ""
-    task: str = ""
+    notice: Annotated[str, Field(exclude=True)] = ""
+    to: Word = ""
+    task: Word = ""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
-    def at(self) -> float:
+    def at(self) -> Time:
         """When it became a dead letter, in seconds since the epoch."""
         return int(self.id.partition("-")[0]) / 1000
 
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def unreadable(self) -> Word:
+        """Why no coordinator of this release can read it; empty if one can."""
+        if self.task:
+            return "a refused task is mended and sent again by its sender"
+        try:
+            if self.notice:
+                Notice.from_json(self.notice)
+            else:
+                Report.from_fields(self.fields)
+        except Malformed as error:
+            return str(error)
+        except ValueError as error:
+            return in_short(error)
+        return "" if self.to or not self.notice else "it names no target"
+
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def kind(self) -> str:
         """The kind of report, ``notice``, or the name of the task."""
         return self.task or ("notice" if self.notice else self.fields.get("kind", "?"))
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def subject(self) -> str:
         """The token of a report, the event and target of a notice, or the sender of a task."""
@@ -94,7 +119,7 @@ class DeadLetter:
         except (ValueError, AttributeError):
             fields = {}
         times = raw.get("deliveries", "")
-        deliveries = int(times) if times.isdecimal() else 0
+        deliveries = int(times) if times.isdecimal() else None
         origin = raw.get("notice", ""), raw.get("to", ""), raw.get("task", "")
         return cls(
             entry_id,

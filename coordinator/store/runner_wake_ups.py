@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 
 from unstuck.tasks.protocol.keys import queue_of, versions_of
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 
 
 def idle_runner(runner: RunnerStatus, polled_at: float, now: float) -> bool:

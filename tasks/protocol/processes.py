@@ -8,117 +8,24 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Annotated, Literal, cast
+from dataclasses import asdict
+from typing import Annotated, cast
 
 import redis
 from pydantic import Field, TypeAdapter, ValidationError
 
-from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.process_status import (
+    CoordinatorStatus,
+    ProcessStatus,
+    RunnerStatus,
+)
 
 log = logging.getLogger(__name__)
 FORGOTTEN = 3600.0  # seconds of silence after which a process is shown no more
 COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once a second
 
 
-@dataclass(frozen=True, slots=True)
-class WarehouseSeen:
-    """The configured warehouse of a process, as last seen (``tasks.warehouse.probe``).
-
-    Attributes:
-        uri: its address; None if the process was set to none.
-        id: empty if there is no warehouse; None if that is not known, and ``trouble`` says why, if
-            anything does.
-        looked_at: when the process looked, by the clock of Redis; None if it did not.
-    """
-
-    uri: str | None = None
-    id: str | None = None
-    trouble: str = ""
-    looked_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Status:
-    """The fields that every process writes. Times are seconds by the clock of Redis.
-
-    Attributes:
-        queues: those that the process listens to.
-        seen: when it said this.
-        silent: ``seen`` is too long ago; for the reader to set.
-    """
-
-    id: str
-    host: str
-    pid: int
-    queues: tuple[str, ...]
-    seen: float
-    silent: bool = False
-    warehouse: WarehouseSeen = field(default_factory=WarehouseSeen)
-    runs_on: RunsOn = field(default_factory=RunsOn)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerStatus(_Status):
-    """One runner.
-
-    Attributes:
-        worker_pid: of the Celery worker above it.
-        code: packages whose steps it has run, each with a digest of its source; without one, it has
-            not said.
-        unfit: why it takes no Spark work, since its host cannot run it; empty if it does.
-        taken_at: when it last took a wake-up from the broker, whatever came of it; None: it never
-            did.
-        claimed_at: its last claim; None if it never claimed anything.
-        job, group, attempt: what it runs; None if it is idle. ``step`` as the step was last called.
-        idle_since: when it last had nothing to do and was free to take more; None if it runs
-            something, or if its worker was told to stop.
-    """
-
-    kind: Literal["runner"] = "runner"
-    worker_pid: int
-    code: dict[str, str] = field(default_factory=dict)
-    unfit: str = ""
-    taken_at: float | None = None
-    claimed_at: float | None = None
-    job: str | None = None
-    group: str | None = None
-    attempt: int | None = None
-    step: str | None = None
-    idle_since: float | None = None
-
-    @property
-    def worked_at(self) -> float | None:
-        """When it last took a wake-up or an attempt; None: it never did."""
-        return max(filter(None, (self.taken_at, self.claimed_at)), default=None)
-
-    @property
-    def since(self) -> float | None:
-        """Since when it runs what it runs; None if it is idle."""
-        return None if self.job is None else self.claimed_at
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorStatus(_Status):
-    """One coordinator.
-
-    Attributes:
-        read_at: when it last read a worker's report; None: it never did.
-        swept_at: when its last sweep ended; None: it never swept.
-        oldest_since: queue → since when its oldest message has lain there, as far as this
-            coordinator has seen.
-        targets: the targets of notices that it knows.
-    """
-
-    kind: Literal["coordinator"] = "coordinator"
-    read_at: float | None = None
-    swept_at: float | None = None
-    oldest_since: dict[str, float] = field(default_factory=dict)
-    targets: tuple[str, ...] = ()
-
-
-ProcessStatus = RunnerStatus | CoordinatorStatus
 _STATUS: TypeAdapter[ProcessStatus] = TypeAdapter(
     Annotated[ProcessStatus, Field(discriminator="kind")]
 )
@@ -140,9 +47,7 @@ class ProcessRegistry:
         """Write the result of ``describe`` for the current Redis time. Raises errors of Redis."""
         try:
             status = describe(self._now())
-            # By json, because pydantic refuses a path whose bytes are no text.
-            data = _STATUS.dump_python(status, mode="json", exclude={"silent"})
-            self._client.hset(self._key, status.id, json.dumps(data))
+            self._client.hset(self._key, status.id, json.dumps(asdict(status)))
             self._failed = False
         except redis.RedisError as error:
             if not self._failed:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unstuck.tasks.json_fields import Time
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -65,8 +67,8 @@ class StepStack:
         frames: those of the user's code, and where the innermost call stands; the innermost last.
     """
 
-    at: float
-    since: float
+    at: Time
+    since: Time
     frames: tuple[Frame, ...]  # one at least
     stages: tuple[SparkStage, ...] = ()
 

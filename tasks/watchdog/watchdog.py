@@ -35,7 +35,8 @@ from unstuck.tasks.process.tree import (
     process_state,
 )
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.step_stack import own_frame
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings, settings

@@ -28,7 +28,7 @@ from unstuck import Client, Settings, Status
 from unstuck.coordinator.model.status import GroupState
 from unstuck.local.local_fleet import LocalFleet
 from unstuck.local.programs import Size
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 
 EXAMPLES = ROOT / "examples"
 FLOWER = str(Path(sys.prefix, "flower"))  # scripts/setup.sh installs it there
@@ -100,7 +100,7 @@ def test_200_groups_between_a_fork_and_a_join_are_queued_run_and_done_exactly_on
     client: Client,
 ) -> None:
     job = client.submit(EXAMPLES / "wide.yaml").id
-    assert client.wait(job).job.status is Status.FINISHED
+    assert client.wait(job).status is Status.FINISHED
     events = kinds(client, job)
     assert len(events) == 202
     assert events.pop("end") == ["SUCCEEDED"], "a join visits no worker"
@@ -134,7 +134,7 @@ def test_a_worker_killed_with_all_its_children_is_replaced_and_its_group_runs_ag
     psutil.wait_procs(children)  # nothing of the killed worker is left
     gate.touch()
     view = client.wait(job)
-    assert view.job.status is Status.FINISHED, view.job.reason
+    assert view.status is Status.FINISHED, view.reason
     assert kinds(client, job)["hold"] == [
         "QUEUED",
         "RUNNING",
@@ -166,7 +166,7 @@ def test_a_frozen_runner_is_taken_over_and_changes_nothing_when_it_thaws(
     finally:
         if psutil.pid_exists(frozen.pid):
             os.kill(frozen.pid, signal.SIGCONT)
-    assert view.job.status is Status.FINISHED
+    assert view.status is Status.FINISHED
     record = view.groups[0].members[0]
     assert (record.attempt, record.losses, record.failures) == (2, 0, 0)
     assert record.first_error is not None
@@ -200,7 +200,7 @@ def test_a_coordinator_killed_in_the_middle_of_a_wide_job_is_followed_by_the_oth
     job = client.submit(spec).id
     wait_until(lambda: client.show(job).done > 40, 60, "some groups to be done")
     celery_processes("unstuck.coordinator", "worker")[0].kill()
-    assert client.wait(job).job.status is Status.FINISHED
+    assert client.wait(job).status is Status.FINISHED
     events = kinds(client, job)
     assert len(events) == 301
     doubled = {name: found for name, found in events.items() if max(Counter(found).values()) > 1}
@@ -239,7 +239,7 @@ def test_every_broker_key_deleted_under_a_running_fleet_costs_a_moment(
         ready = list(store.scan_iter("unstuck:ready*", count=1000))
         assert "unstuck:ready:light" in ready
         store.delete(*mine, *(ready if offers else ()))
-    assert client.wait(job).job.status is Status.FINISHED
+    assert client.wait(job).status is Status.FINISHED
     assert {tuple(found) for found in kinds(client, job).values()} == {
         ("QUEUED", "RUNNING", "SUCCEEDED")
     }
@@ -258,7 +258,7 @@ def test_an_app_with_nothing_of_ours_installed_submits_through_celery(
     )
     subprocess.run([sys.executable, "-c", code, fleet.redis_url], check=True, cwd="/")
     found = wait_until(lambda: client.jobs(name="foreign"), 20, "the job to be submitted")
-    assert client.wait(found[0].id).job.status is Status.FINISHED
+    assert client.wait(found[0].id).status is Status.FINISHED
 
 
 @pytest.mark.variant
@@ -349,7 +349,7 @@ def test_a_running_spark_stage_is_canceled_in_under_five_seconds(
         assert client.cancel(job, reason="wrong table").answer == "DONE"
         view = client.wait(job, every=0.05)
         in_time = limit.kept
-        assert view.job.status is Status.CANCELED
+        assert view.status is Status.CANCELED
         reason = view.groups[0].members[0].reason
         assert reason is not None
         assert reason.code == "CANCELED", "its runner has confirmed it"
@@ -378,7 +378,7 @@ def test_a_job_whose_runner_is_frozen_is_canceled_at_the_deadline_and_by_force_a
         gate.touch()
         if psutil.pid_exists(frozen.pid):
             os.kill(frozen.pid, signal.SIGCONT)
-    assert view.job.status is Status.CANCELED
+    assert view.status is Status.CANCELED
     assert in_time, limit
     reason = view.groups[0].members[0].reason
     assert reason is not None
@@ -394,7 +394,7 @@ def test_no_beat_at_all_makes_no_difference(client: Client, fleet: LocalFleet) -
     beat.suspend()
     try:
         job = client.submit(EXAMPLES / "dynamic.yaml").id
-        assert client.wait(job).job.status is Status.FINISHED
+        assert client.wait(job).status is Status.FINISHED
     finally:
         beat.resume()
     assert len(kinds(client, job)) > 16

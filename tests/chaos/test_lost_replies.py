@@ -76,10 +76,10 @@ def test_a_line_that_loses_one_reply_in_twenty_delays_work_and_stalls_nobody(
         jobs = [submit(user, number) for number in range(JOBS)]
 
         def open_jobs() -> list[str]:
-            return [job for job in jobs if not onlooker.show(job).job.status.terminal]
+            return [job for job in jobs if not onlooker.show(job).status.terminal]
 
         wait_until(lambda: not open_jobs(), 150, "all jobs to end", every=0.5)
-        assert {onlooker.show(job).job.status for job in jobs} == {Status.FINISHED}
+        assert {onlooker.show(job).status for job in jobs} == {Status.FINISHED}
         assert not onlooker.fleet().stalled
     assert proxy.lost > JOBS, "the line was bad"
     assert not [one.name for one in fleet.processes if one.deaths and one.name != "beat"]

@@ -30,9 +30,9 @@ from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
 from unstuck.local.local_fleet import LocalFleet
 from unstuck.local.programs import Size
+from unstuck.read_model.group import Member
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Offer
-from unstuck.views.jobs.job_facts import GroupView
 
 KEYS = Keys("unstuck")
 LEASE_TTL = 4.0
@@ -129,7 +129,7 @@ def work(tmp_path: Path) -> Work:
     return Work(tmp_path)
 
 
-def record(client: Client, job: str, group: str) -> GroupView:
+def record(client: Client, job: str, group: str) -> Member:
     (found,) = [one for one in client.show(job).groups if one.name == group]
     return found.members[0]
 
@@ -146,7 +146,7 @@ def everybody_hears(client: Client, work: Work) -> None:
     job = client.submit({"name": "hears", "groups": groups}).id
     wait_until(work.began(*(f"h{n}" for n in range(SLOTS))), 60, "all runners to have work at once")
     work.open("heard")
-    assert client.wait(job).job.status is Status.FINISHED
+    assert client.wait(job).status is Status.FINISHED
 
 
 def test_redis_restarts_three_times_under_running_work(
@@ -163,7 +163,7 @@ def test_redis_restarts_three_times_under_running_work(
         server.stop()
         server.start()
     view = client.wait(job)
-    assert view.job.status is Status.FINISHED, view.job.reason
+    assert view.status is Status.FINISHED, view.reason
     assert work.once(*names), work.ran()
     assert {record(client, job, name).attempt for name in names} == {1}
     everybody_hears(client, work)
@@ -244,12 +244,12 @@ def test_an_outage_longer_than_the_lease_takes_nobodys_work_also_by_a_coordinato
             60,
             "the sweeps that see a lapsed lease",
         )
-    assert client.wait(ends).job.status is Status.FINISHED, "its report has arrived"
+    assert client.wait(ends).status is Status.FINISHED, "its report has arrived"
     wait_until(
         lambda: (client.fleet().swept_at or 0) > first + LEASE_TTL + 1.0, 60, "the grace to be over"
     )
     work.open("later")
-    assert client.wait(goes_on).job.status is Status.FINISHED
+    assert client.wait(goes_on).status is Status.FINISHED
     for job, name in ((ends, "ends"), (goes_on, "goes-on")):
         made = record(client, job, name)
         assert (made.attempt, made.losses, made.failures, made.first_error) == (1, 0, 0, None), name
@@ -273,7 +273,7 @@ def test_a_worker_on_a_busy_machine_is_not_taken_for_dead(client: Client, work: 
             hog.kill()
             hog.wait()
     work.open("go")
-    assert client.wait(job).job.status is Status.FINISHED
+    assert client.wait(job).status is Status.FINISHED
     assert (record(client, job, "only").attempt, work.once("only")) == (1, True)
 
 
@@ -297,7 +297,7 @@ def test_a_runner_that_dies_with_an_unsent_report_loses_nothing(
         for one in (watchdog_of(runner), runner):
             one.kill()  # the watchdog first, so that nobody can report in the runner's stead
     view = client.wait(job.id)
-    assert view.job.status is Status.FINISHED, view.job.reason
+    assert view.status is Status.FINISHED, view.reason
     made = record(client, job.id, "only")
     assert (made.attempt, made.adopted, made.failures) == (2, True, 0)
     assert work.once("only"), work.ran()
@@ -326,7 +326,7 @@ def test_all_connections_cut_and_the_offer_that_stands_again_are_one_attempt(
         lambda: live(store, job, "only")["lease"] > claimed["lease"] + 1.0, 30, "renewals to go on"
     )
     work.open("go")
-    assert client.wait(job).job.status is Status.FINISHED
+    assert client.wait(job).status is Status.FINISHED
     made = record(client, job, "only")
     assert (made.attempt, made.losses, made.failures) == (1, 0, 0)
     assert work.once("only"), work.ran()
@@ -353,7 +353,7 @@ def test_offers_deleted_with_every_key_of_the_broker_are_put_back(
     assert set(store.zrange(ready, 0, -1)) == set(offers)
     work.open("go")
     for one in (job, after):
-        assert client.wait(one).job.status is Status.FINISHED
+        assert client.wait(one).status is Status.FINISHED
     assert work.once(*held, *lost), work.ran()
 
 
@@ -398,7 +398,7 @@ def test_a_wake_up_that_nobody_ever_receives_is_sent_again(
             wait_until(lambda: store.llen(queue) > 0, 30, "a wake-up")
             assert store.llen(queue) <= SLOTS
             store.delete(queue)
-    assert client.wait(job).job.status is Status.FINISHED
+    assert client.wait(job).status is Status.FINISHED
     assert work.once(*(f"g{n}" for n in range(6))), work.ran()
 
 
@@ -451,7 +451,7 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
     wait_until(lambda: client.show(job).done == 2, 60, "both to have ended once more")
     work.open("end")
     for one in (job, later):
-        assert client.wait(one).job.status is Status.FINISHED
+        assert client.wait(one).status is Status.FINISHED
     assert work.once("early", "ended", "freed", "late"), work.ran()
     assert [record(client, job, name).adopted for name in ("ended", "freed")] == [True, True]
     assert [record(client, job, "early").attempt, record(client, later, "late").attempt] == [1, 1]
@@ -486,12 +486,12 @@ def test_a_coordinator_frozen_with_a_jobs_lock_is_followed_by_the_other_and_chan
 
     try:
         wait_until(frozen_with_the_lock, 60, "it to hold the lock", every=0.0)
-        assert not client.show(job).job.status.terminal, "frozen too late: proves nothing"
+        assert not client.show(job).status.terminal, "frozen too late: proves nothing"
         view = client.wait(job)
         commit = record_of(client, job).commit
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert view.job.status is Status.FINISHED
+    assert view.status is Status.FINISHED
     wait_until(
         lambda: [c for c in client.fleet().coordinators if c.pid == pid and not c.silent],
         30,

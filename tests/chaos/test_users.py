@@ -65,9 +65,9 @@ def test_300_jobs_with_many_running_are_canceled_in_one_loop_and_the_list_is_rig
         looker.join()
     assert not wrong, wrong[:3]
     late = [
-        (job, view.job.ended_at - view.job.intent_at)
+        (job, view.ended_at - view.intent_at)
         for job in jobs
-        if (view := client.show(job)).job.ended_at - view.job.intent_at > 8.0 + 8.0
+        if (view := client.show(job)).ended_at - view.intent_at > 8.0 + 8.0
     ]
     assert not late, "none ends later than the deadline (8s), with a moment for the sweeps"
 
@@ -87,11 +87,11 @@ def test_a_failed_job_is_retried_and_runs_only_what_had_not_succeeded(
 
     groups = [step("a"), step("b"), step("bad", "a", "b", fails=True), step("end", "bad")]
     job = client.submit({"name": "mend", "groups": groups, "publish": ["out_a", "out_end"]}).id
-    assert client.wait(job).job.status is Status.FAILED
+    assert client.wait(job).status is Status.FAILED
     (tmp_path / "mended").touch()
     again = client.retry(job, reason="mended")
     view = client.wait(again.id)
-    assert view.job.status is Status.FINISHED, view.job.reason
+    assert view.status is Status.FINISHED, view.reason
     assert Counter(ran.read_text().split()) == {"a": 1, "b": 1, "bad": 2, "end": 1}
     assert {g.name: g.members[0].adopted for g in view.groups} == {
         "a": True,
@@ -99,8 +99,8 @@ def test_a_failed_job_is_retried_and_runs_only_what_had_not_succeeded(
         "bad": False,
         "end": False,
     }
-    assert view.job.published == {"out_a": 1, "out_end": 1}
-    assert client.show(job).job.status is Status.FAILED, "and the old one stays as it ended"
+    assert view.published == {"out_a": 1, "out_end": 1}
+    assert client.show(job).status is Status.FAILED, "and the old one stays as it ended"
 
 
 def test_a_group_that_kills_its_worker_every_time_is_poison_and_starves_nobody(
@@ -120,10 +120,10 @@ def test_a_group_that_kills_its_worker_every_time_is_poison_and_starves_nobody(
     ]
     (tmp_path / "gate").touch()
     for job in good:
-        assert client.wait(job).job.status is Status.FINISHED
+        assert client.wait(job).status is Status.FINISHED
     view = client.wait(poison)
     record = view.groups[0].members[0]
-    assert (view.job.status, record.reason.code if record.reason else "") == (
+    assert (view.status, record.reason.code if record.reason else "") == (
         Status.FAILED,
         "POISON",
     )
@@ -144,11 +144,11 @@ def test_a_step_out_of_memory_in_every_runner_leaves_workers_that_take_work(
     groups = [broke(n) for n in range(2 * max(1, runners))]
     job = client.submit({"name": "memory", "on_failure": "finish_others", "groups": groups}).id
     view = client.wait(job)
-    assert view.job.status is Status.FAILED
+    assert view.status is Status.FAILED
     assert all(g.members[0].first_error is not None for g in view.groups)
     after, gate = until_step(tmp_path)
     gate.touch()
     assert (
-        client.wait(client.submit({"name": "after", "groups": [after]}).id).job.status
+        client.wait(client.submit({"name": "after", "groups": [after]}).id).status
         is Status.FINISHED
     )

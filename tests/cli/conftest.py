@@ -29,11 +29,11 @@ from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.store.job_store import Store
 from unstuck.in_process.at_once import AtOnce
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.transport.lease import Lease
-from unstuck.views.jobs.job_views import JobView
 
 COMMAND = (sys.executable, "-m", "unstuck.cli")
 
@@ -95,10 +95,10 @@ class ByHand:
         job = self.submit({"name": "only"}, name=name)
         self.decide(job)
         self.succeed(job, "only")
-        assert self.view(job).job.terminal
+        assert self.view(job).terminal
         return job
 
-    def view(self, job: str) -> JobView:
+    def view(self, job: str) -> JobInfo:
         return self.client.show(job)
 
 

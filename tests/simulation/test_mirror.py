@@ -14,7 +14,7 @@ from tests.simulation.model.paired import PairedStores, paired_stores
 from tests.simulation.model.store import ModelStore
 from tests.simulation.stage.history import simulate
 from tests.simulation.stage.shrink import explained
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 
 SEEDS = 200
 LEAST = 20

@@ -85,7 +85,7 @@ def test_a_stream_goes_on_where_the_last_job_has_published(here: InProcess, tmp_
         (arriving / f"{number}.json").write_text(f'{{"n": {number}}}\n')
         ended = here.run(job)
         assert ended.finished, ended.why()
-        assert ended.view.job.published == {"loaded": 1}
+        assert ended.view.published == {"loaded": 1}
     assert sorted(row["n"] for row in rows(here, "loaded")) == [1, 2]
 
 
@@ -98,8 +98,8 @@ def test_a_part_of_a_job_reads_what_the_rest_has_published(here: InProcess) -> N
             sql("total", "SELECT sum(day) AS n FROM days", "days"),
         ],
     }
-    assert here.run(job, until=["days"]).view.job.published == {"days": 3}
-    assert here.run(job, from_=["total"]).view.job.published == {"total": 1}
+    assert here.run(job, until=["days"]).view.published == {"days": 3}
+    assert here.run(job, from_=["total"]).view.published == {"total": 1}
     assert rows(here, "total") == [{"n": 6}]
 
 

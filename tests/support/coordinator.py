@@ -42,14 +42,15 @@ from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
 from unstuck.in_process.at_once import AtOnce
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.transport.lease import Claim, FinishAnswer, Lease
 from unstuck.tasks.transport.redis_client import connect
-from unstuck.views.jobs.job_views import JobView
 
 NOOP = [{"python": "examples.noop:noop"}]
 SUCCEEDED = Outcome(OutcomeKind.SUCCEEDED)
@@ -187,7 +188,7 @@ class Coordinator:
         """Submit a job of these groups; a group without steps that is no join gets a no-op."""
         return self.client.submit({"name": name, "groups": list(groups), **spec}).id
 
-    def show(self, job: str) -> JobView:
+    def show(self, job: str) -> JobInfo:
         return self.client.show(job)
 
     def offer_of(self, job: str, name: str) -> Offer:
@@ -207,7 +208,7 @@ class Coordinator:
         return found
 
     def status(self, job: str) -> Status:
-        return self.show(job).job.status
+        return self.show(job).status
 
     def status_of_record(self, job: str) -> Status:
         """The status as stored, of a job whose groups may not be readable."""
@@ -283,8 +284,8 @@ class Coordinator:
 
     def due_in(self, job: str) -> float:
         view = self.show(job)
-        assert view.due is not None
-        return view.due - view.at
+        assert view.due_at is not None
+        return view.due_at - view.at
 
     def wait_for(self, job: str, *status: Status, timeout: float = 10) -> None:
         wait_until(lambda: self.status(job) in status, timeout, f"job {job} to be {status}")

@@ -26,7 +26,8 @@ from tests.support.programs.forked import Forked
 from tests.support.programs.processes import command_line, lives
 from tests.support.servers import wait_until
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, split_member
 from unstuck.tasks.spec.group import GroupSpec

@@ -135,12 +135,12 @@ def _played(client: Client) -> dict[str, str]:
         ).id
 
     done = submit(group("only", output="rows"), name="done", outputs={"rows": {}})
-    assert client.wait(done).job.status is Status.FINISHED
+    assert client.wait(done).status is Status.FINISHED
     failed = submit(group("bad", "refuse", retry={"max": 1, "backoff": "1ms"}), name="failed")
-    assert client.wait(failed).job.status is Status.FAILED
+    assert client.wait(failed).status is Status.FAILED
     held = submit(group("waits", queue="nobody"), name="held")
     client.pause(held, reason="for a test <&>", by="tester")
-    wait_until(lambda: client.show(held).job.status is Status.PAUSED, 30, "the pause")
+    wait_until(lambda: client.show(held).status is Status.PAUSED, 30, "the pause")
     client.alter(held, {"groups.waits.timeout": "2h"}, by="tester")
     schedule = {"cron": "0 2 * * *", "zone": "Europe/Berlin"}
     client.schedules.set(
@@ -173,7 +173,6 @@ GETS: dict[str, list[tuple[dict[str, str], str, str]]] = {
         ({}, "name=do*&since=1h", "list --name do* --since 1h"),
     ],
     "/jobs/{job}": [({"job": one}, "", f"show {one}") for one in ("done", "failed", "held")],
-    "/jobs/{job}/diff": [({"job": "held"}, "", "show held --diff")],
     "/jobs/{job}/spec": [({"job": "held"}, "", "show held --yaml")],
     "/jobs/{job}/why": [({"job": one}, "", f"why {one}") for one in ("failed", "held")],
     "/jobs/{job}/events": [({"job": "failed"}, "", "events failed")],
@@ -456,7 +455,7 @@ def test_a_submit_under_a_key_is_the_same_job_again_and_takes_parameters(site: S
     assert first.json()["id"] == again.json()["id"]
     assert other.json()["code"] == "KEY_CONFLICT"
     job = site.client.wait(first.json()["id"])
-    assert (job.params["first"], job.job.submitted_by, job.job.status) == (7, "me", Status.FINISHED)
+    assert (job.params["first"], job.submitted_by, job.status) == (7, "me", Status.FINISHED)
 
 
 @pytest.mark.parametrize(
@@ -600,7 +599,7 @@ def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(si
                         _sound(response, route, str(body))
                         asked += 1
     assert asked > 1000
-    assert site.client.show(site.names["done"]).job.status is Status.FINISHED
+    assert site.client.show(site.names["done"]).status is Status.FINISHED
 
 
 def _escaped(odd: str | bytes) -> str:
@@ -744,7 +743,7 @@ def test_each_example_of_the_page_runs(site: Site, tmp_path: Path) -> None:
     with served(site.client) as address:
         first = _run(blocks[0], f"{address}{PREFIX}", job, tmp_path)
         submitted = json.JSONDecoder().raw_decode(first)[0]
-        assert site.client.wait(submitted["id"]).job.status is Status.FINISHED
+        assert site.client.wait(submitted["id"]).status is Status.FINISHED
         wrong = [_run(block, f"{address}{PREFIX}", job, tmp_path) for block in blocks[1:]][-1]
     assert (submitted["name"], submitted["new"]) == ("sales", True)
     assert [

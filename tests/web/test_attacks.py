@@ -104,7 +104,7 @@ def act(
 
 
 def intent(store: Client, job: str) -> str:
-    return str(store.show(job).job.intent)
+    return str(store.show(job).intent)
 
 
 @cache

@@ -165,7 +165,7 @@ def test_a_pause_by_the_button_is_in_the_event_log_and_the_command_beside_it_doe
     assert page.get_by_text(f"unstuck pause {job}").first.is_visible()
     page.get_by_label("Reason").locator("visible=true").fill("the source is rebuilt")
     page.locator("button:visible", has_text="Pause").click()
-    wait_until(lambda: str(client.show(job).job.intent) == "pause", 20, "the pause")
+    wait_until(lambda: str(client.show(job).intent) == "pause", 20, "the pause")
     awaits(page, "PAUSING")
     awaits(page, "the source is rebuilt")
     (event,) = [event for _, event in client.events(job) if event["kind"] == "USER_PAUSE"]
@@ -325,7 +325,7 @@ def test_the_page_works_without_javascript(
         page.locator(f"a[href$='{job}']").first.click()
         page.locator("summary", has_text="Cancel").first.click()
         page.locator("button:visible", has_text="Cancel").click()
-        wait_until(lambda: str(client.show(job).job.intent) == "cancel", 20, "the cancel")
+        wait_until(lambda: str(client.show(job).intent) == "cancel", 20, "the cancel")
         assert page.url.split("?")[0].endswith(job)
 
 
@@ -344,7 +344,7 @@ def test_the_keyboard_alone_reaches_a_job_and_pauses_it(
     page.keyboard.type("by keyboard")
     page.keyboard.press("Enter")
     awaits(page, "by keyboard")
-    assert str(client.show(job).job.intent) == "pause"
+    assert str(client.show(job).intent) == "pause"
 
 
 def press_until(page: Page, wanted: str, what: str) -> None:

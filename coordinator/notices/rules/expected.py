@@ -8,10 +8,10 @@ fleet names it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -74,6 +74,12 @@ class Came:
     status: Status
     submitted_at: float
     why: str = ""
+
+    @classmethod
+    def of_summary(cls, job: Mapping[str, Any]) -> Came:
+        """Return the job of a line of a list (`state.summary_of`)."""
+        why = job.get("reason", {}).get("text", "")
+        return cls(job["id"], Status(job["status"]), job["submitted_at"], why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,12 +54,12 @@ from unstuck.coordinator.errors import (
     NoSuchSchedule,
     Refused,
 )
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.documents.command_answers import DOCUMENTS, give
 from unstuck.documents.document import AnswerDocument
 from unstuck.exits import ExitCode
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.settings import Settings
 from unstuck.views.dataset_views import warehouse_at
 
@@ -322,7 +322,7 @@ _SELECTIONS: Mapping[tuple[TargetKind, bool], Callable[..., Selection]] = {
 }
 
 
-def _listing(jobs: Sequence[ListedJob]) -> TextTable:
+def _listing(jobs: Sequence[JobInfo]) -> TextTable:
     shown = table("ID", "NAME", "STATUS")
     for job in jobs:
         shown.add_row(job.id, job.name, coloured(job.status))

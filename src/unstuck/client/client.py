@@ -28,7 +28,6 @@ from unstuck.coordinator.fleet_address import with_local_fleet
 from unstuck.coordinator.model.acknowledgement import Acknowledgement
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.fleet import FleetView
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.outbox import Notices
@@ -53,6 +52,9 @@ from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
 from unstuck.coordinator.unreachable import in_sentences
+from unstuck.read_model.command_result import CommandResult
+from unstuck.read_model.job import JobInfo
+from unstuck.read_model.job_list import JobList
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry
@@ -61,8 +63,7 @@ from unstuck.tasks.settings import settings as default_settings
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.views.fleet_view import fleet_of
 from unstuck.views.installation import limits_of, read_state
-from unstuck.views.jobs.job_facts import CommandResult, JobFacts
-from unstuck.views.jobs.job_views import JobView, fleet_facts, view_of
+from unstuck.views.jobs.job_views import fleet_facts
 from unstuck.views.jobs.late_jobs import late_jobs
 from unstuck.views.running_code import different_code_for, unlike_runners
 from unstuck.views.waiting_offers import WaitingOffers, waiting_offers
@@ -80,7 +81,7 @@ class Client:
     fleet which `unstuck up` runs in this folder. Any method may raise `Unreachable`.
 
     >>> with Client() as client:
-    ...     client.submit("sales.yaml", key="sales-2026-01-02").wait(timeout=3600).job.status
+    ...     client.submit("sales.yaml", key="sales-2026-01-02").wait(timeout=3600).status
     <Status.FINISHED: 'FINISHED'>
     """
 
@@ -100,6 +101,7 @@ class Client:
         self._redis = redis_client or connect_for_requests(self.settings)
         self._keys, url = (keys := Keys(self.settings.prefix)), self.settings.redis_url
         self._store, self._queries = Store(self.settings, self._redis), Queries(self._redis, keys)
+        self._jobs = JobList(self._queries)
         self.pools = in_sentences(Pools(self._redis, keys), url)
         self.notices = in_sentences(Notices(self._redis, keys), url)
         self.dead_letters = in_sentences(DeadLetters(self._redis, keys), url)
@@ -249,7 +251,7 @@ class Client:
 
     def show(
         self, job: str, *, why: bool = False, members: int | None = None, by_fleet: bool = False
-    ) -> JobView:
+    ) -> JobInfo:
         """Everything there is to know of one job.
 
         Args:
@@ -261,9 +263,10 @@ class Client:
         """
         state, now, due = self._requests.state(job)
         if not why:
-            return view_of(state, now, due)
+            return JobInfo.of_state(state, now, due)
         fleet = self._fleet_facts(state, now) if by_fleet else self._facts_of_job(state, now)
-        return view_of(state, now, due, explain(state, self._environment(now), due, members, fleet))
+        explained = explain(state, self._environment(now), due, members, fleet)
+        return JobInfo.of_state(state, now, due, explained)
 
     def _why(self, job: str) -> str:
         """The reason why a job waits, in one line; empty if there is no such job, or it cannot be
@@ -274,9 +277,9 @@ class Client:
         except (NoSuchJob, NewerJob):
             return ""
 
-    def facts(self, job: str) -> JobFacts:
+    def facts(self, job: str) -> JobInfo:
         """The job without its groups, which cost nothing then. Raises: NoSuchJob, NewerJob."""
-        return JobFacts.of(self._requests.job_record(job))
+        return JobInfo.of_record(self._requests.job_record(job))
 
     def written(self, job: str) -> dict[str, Any]:
         """The stored spec of a job, with the values of its parameters. Raises: NoSuchJob."""
@@ -389,7 +392,7 @@ class Client:
         name: str | None = None,
         since: float | None = None,
         limit: int | None = 50,
-    ) -> list[ListedJob]:
+    ) -> list[JobInfo]:
         """Jobs, the newest first.
 
         Args:
@@ -402,7 +405,7 @@ class Client:
         >>> [found.id == job.id for found in client.jobs(status=[Status.PENDING], name="sa*")]
         [True]
         """
-        return self._queries.jobs(status, name, since, limit)
+        return self._jobs.jobs(status, name, since, limit)
 
     @Command(
         "skip", TargetKind.STREAM, "unstuck stream skip loads broken.json --reason 'cut short'"
@@ -462,7 +465,7 @@ class Client:
         ScheduleStore(self._redis, self._keys).note_published(place, dataset, done.version)
         return done
 
-    def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobView:
+    def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobInfo:
         """Wait until the job has ended, or is HALTED and cannot go on by itself; the last view of
         it.
 
@@ -479,13 +482,13 @@ class Client:
             time.sleep(every)
         return self.show(job)
 
-    def follow(self, job: str, every: float = 0.5) -> Iterator[JobView]:
+    def follow(self, job: str, every: float = 0.5) -> Iterator[JobInfo]:
         """Views of the job, one every ``every`` seconds, until it has ended; the last one is
         terminal.
         """
         while True:
             view = self.show(job)
             yield view
-            if view.job.terminal:
+            if view.terminal:
                 return
             time.sleep(every)

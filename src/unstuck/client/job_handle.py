@@ -9,20 +9,20 @@ from typing import Any, Protocol
 
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.answers import Submitted
+from unstuck.read_model.command_result import CommandResult
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.errors import DatasetNotFound
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import published_files, read_arrow
-from unstuck.views.jobs.job_facts import CommandResult, JobFacts
 from unstuck.views.jobs.job_logs import find_logs, lines_of
-from unstuck.views.jobs.job_views import JobView
 
 
 class JobClient(Protocol):
     """The methods of `Client` that a handle calls, each with the id of its job."""
 
-    def facts(self, job: str) -> JobFacts: ...
-    def show(self, job: str, *, why: bool = False) -> JobView: ...
-    def wait(self, job: str, timeout: float | None = None) -> JobView: ...
+    def facts(self, job: str) -> JobInfo: ...
+    def show(self, job: str, *, why: bool = False) -> JobInfo: ...
+    def wait(self, job: str, timeout: float | None = None) -> JobInfo: ...
     def events(self, job: str) -> Iterator[tuple[str, dict[str, Any]]]: ...
     def retry(
         self,
@@ -64,11 +64,11 @@ class JobHandle:
         """Its status now. Raises: NoSuchJob."""
         return self._client.facts(self.id).status
 
-    def show(self) -> JobView:
+    def show(self) -> JobInfo:
         """Everything there is to know of it now; see `Client.show`. Raises: NoSuchJob."""
         return self._client.show(self.id)
 
-    def wait(self, timeout: float | None = None) -> JobView:
+    def wait(self, timeout: float | None = None) -> JobInfo:
         """Wait until it has ended, or cannot go on by itself; see `Client.wait`.
 
         Raises:
@@ -82,7 +82,7 @@ class JobHandle:
         Raises: NoSuchJob.
         """
         view = self._client.show(self.id, why=True)
-        return "\n".join(f"{subject}: {view.why_line(subject)}" for subject in view.why)
+        return "\n".join(f"{subject}: {view.why_line(subject)}" for subject in view.explanations)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class JobHandle:
         view = self.show()
         if group is not None:
             view.planned(group)
-        files = Warehouse(view.job.warehouse).storage
+        files = Warehouse(view.warehouse).storage
         for log in find_logs(files, view, group, False):
             yield from lines_of(files, log)
 

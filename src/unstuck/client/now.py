@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from unstuck.client.client import Client
 from unstuck.client.waits import waits_of
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.problems.detect import detect
 from unstuck.coordinator.problems.problem import Problem, ProblemCode
 from unstuck.coordinator.problems.state import InstallationState
+from unstuck.read_model.job import JobInfo
 from unstuck.views.installation import limits_of
 
 MAX_ROWS_SHOWN = 30  # of one list
@@ -29,7 +29,7 @@ RUNNING = tuple(status for status in Status if not status.terminal and status no
 class EndedJobs:
     """The jobs of one name that ended lately: the newest, and the number of jobs by status."""
 
-    job: ListedJob
+    job: JobInfo
     counts: Mapping[Status, int]
 
 
@@ -44,8 +44,8 @@ class Snapshot:
 
     state: InstallationState
     problems: Sequence[Problem]
-    running: Sequence[ListedJob]
-    newest: Sequence[ListedJob]
+    running: Sequence[JobInfo]
+    newest: Sequence[JobInfo]
 
     @classmethod
     def of(cls, client: Client) -> Snapshot:
@@ -62,7 +62,7 @@ class Snapshot:
         return self.state.fleet.at
 
     @property
-    def others(self) -> list[ListedJob]:
+    def others(self) -> list[JobInfo]:
         """Running jobs without a problem."""
         reported = {problem.job for problem in self.problems}
         return [job for job in self.running[:MAX_ROWS_SHOWN] if job.id not in reported]
@@ -70,7 +70,7 @@ class Snapshot:
     @property
     def ended(self) -> list[EndedJobs]:
         """The jobs that ended in the last day, grouped by name, the last end first."""
-        by_name: dict[str, list[ListedJob]] = {}
+        by_name: dict[str, list[JobInfo]] = {}
         for job in self.newest:
             if job.status.terminal and self.at - job.ended_at < DAY_S:
                 by_name.setdefault(job.name, []).append(job)
@@ -95,7 +95,7 @@ class Snapshot:
         return replace(self, problems=problems), waits
 
 
-def _with_newest(problem: Problem, newest: Sequence[ListedJob]) -> Problem:
+def _with_newest(problem: Problem, newest: Sequence[JobInfo]) -> Problem:
     """Add the newest job of its name to the sentence of a late job."""
     if problem.kind != "job" or problem.code is not ProblemCode.LATE:
         return problem

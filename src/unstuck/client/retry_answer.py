@@ -11,8 +11,9 @@ from unstuck.coordinator.commands.alter import work_of
 from unstuck.coordinator.errors import Refused, WarehouseSilent
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.problems import listed
+from unstuck.read_model.command_result import CommandResult
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.errors import WarehouseMismatch
-from unstuck.views.jobs.job_facts import CommandResult, JobFacts
 
 
 def retry_job(client: Client, job: str, arguments: Mapping[str, Any]) -> CommandResult:
@@ -23,14 +24,14 @@ def retry_job(client: Client, job: str, arguments: Mapping[str, Any]) -> Command
     try:
         new = client.retry(job, **arguments)
     except (Refused, WarehouseSilent) as error:
-        return CommandResult(Answer.REFUSED, client.show(job).job, str(error))
+        return CommandResult(Answer.REFUSED, client.show(job), str(error))
     except WarehouseMismatch as error:
         text = (
             f"job {job} is not retried: {error}. Bring it back and retry, or submit the job "
             "again in another one"
         )
-        return CommandResult(Answer.REFUSED, client.show(job).job, text)
-    record = client.show(new.id).job
+        return CommandResult(Answer.REFUSED, client.show(job), text)
+    record = client.show(new.id)
     if new.new:
         text = f"job {job} is retried as job {new.id}. {_taken_over(client, job, record)}"
         return CommandResult(Answer.DONE, record, text)
@@ -40,7 +41,7 @@ def retry_job(client: Client, job: str, arguments: Mapping[str, Any]) -> Command
     return CommandResult(Answer.ALREADY, record, text)
 
 
-def _taken_over(client: Client, before: str, new: JobFacts) -> str:
+def _taken_over(client: Client, before: str, new: JobInfo) -> str:
     """The forecast for the work of a job that is retried, before a runner has looked at it."""
     done = [
         group.name

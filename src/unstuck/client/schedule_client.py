@@ -7,10 +7,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from unstuck.coordinator.errors import BadRequest
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.tick import Tick
 from unstuck.coordinator.requests.schedule_requests import ScheduleRequests, wanted_ticks
 from unstuck.coordinator.schedules.backfill import Bound, Ticks
@@ -21,6 +21,8 @@ from unstuck.coordinator.schedules.tick_params import tick_params
 from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.submitter import Submitter
+from unstuck.read_model.job import JobInfo
+from unstuck.read_model.job_list import JobList
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.views.installation import schedule_views
 from unstuck.views.jobs.job_views import idle
@@ -95,17 +97,17 @@ class ScheduleClient(ScheduleRequests):
             self._record(name)
         return events
 
-    def runs(self, name: str, most: int = 20) -> list[ListedJob]:
+    def runs(self, name: str, most: int = 20) -> list[JobInfo]:
         """The jobs of its runs, the newest first. Raises: NoSuchSchedule."""
         self._record(name)
         return self.runs_of([name], most)[name]
 
-    def runs_of(self, names: Sequence[str], most: int = 20) -> dict[str, list[ListedJob]]:
+    def runs_of(self, names: Sequence[str], most: int = 20) -> dict[str, list[JobInfo]]:
         """The jobs of the runs of several schedules, the newest first, at most so many of each."""
         job_ids = dict(zip(names, self._store.runs_of(names, most), strict=True))
         listed = {
             job.id: job
-            for job in self._queries.listed([job for jobs in job_ids.values() for job in jobs])
+            for job in JobList(self._queries).of_ids([*chain.from_iterable(job_ids.values())])
         }
         return {
             name: [listed[job] for job in jobs if job in listed] for name, jobs in job_ids.items()

@@ -10,14 +10,14 @@ import redis
 
 from unstuck.client.client import Client
 from unstuck.coordinator.errors import NewerJob, NoSuchJob, Unreachable
-from unstuck.coordinator.model.listed_job import ListedJob
+from unstuck.coordinator.problems.state import JobSummary
 
 # Seconds for the reasons of a listing; a job of ten thousand groups takes a while to read.
 EXPLAIN_WITHIN = 2.0
 
 
 def waits_of(
-    client: Client, jobs: Sequence[ListedJob], within: float = EXPLAIN_WITHIN
+    client: Client, jobs: Sequence[JobSummary], within: float = EXPLAIN_WITHIN
 ) -> dict[str, str]:
     """The line of ``why`` for each job that has not ended, of as many as can be asked in ``within``
     seconds.

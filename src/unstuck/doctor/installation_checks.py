@@ -23,7 +23,7 @@ from unstuck.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.host import JAVA, SPARKS, how_to_install
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
-from unstuck.tasks.protocol.processes import WarehouseSeen
+from unstuck.tasks.protocol.process_status import WarehouseSeen
 from unstuck.tasks.settings import LAST_STEPS, Settings
 from unstuck.views.words import count_of
 

@@ -17,7 +17,8 @@ import redis
 
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.processes import ProcessRegistry, ProcessStatus, RunnerStatus
+from unstuck.tasks.protocol.process_status import ProcessStatus, RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.settings import Settings
 
 Role = Literal["coordinator", "worker"]

@@ -192,7 +192,7 @@ def _has_tables(spec: str) -> bool:
 def open_jobs(client: redis.Redis, keys: Keys) -> list[str]:
     """Jobs that have not ended, of the newest. Raises: redis.RedisError."""
     still_open = [status for status in Status if not status.terminal]
-    return [job.id for job in Queries(client, keys).jobs(status=still_open, limit=JOBS_EXAMINED)]
+    return Queries(client, keys).ids(still_open, limit=JOBS_EXAMINED)[:JOBS_EXAMINED]
 
 
 def _open_records(

@@ -4,34 +4,30 @@ promise to programs.
 
 from __future__ import annotations
 
-import datetime
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from collections.abc import Hashable
+from dataclasses import is_dataclass
+from functools import cache
+from typing import Annotated, Any, Self, cast
 from unicodedata import category
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, WithJsonSchema
+from pydantic_core import PydanticSerializationError, to_json
 
 from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.json_fields import iso
 
 # Other, format and separator characters that json.dumps leaves as they are.
 _NOT_IN_JSON = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
-def iso(at: Any) -> Any:
-    """Seconds as a time for programs: ISO 8601 in UTC, with Z; None for a time that never was.
-
-    Else as it is.
-    """
-    if not at or not isinstance(at, int | float):
-        return at or None
-    utc = datetime.datetime.fromtimestamp(at, datetime.UTC)
-    return utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _iso(at: Any) -> Any:
+    return iso(at) if isinstance(at, int | float) else at or None
 
 
 Time = Annotated[
     str | None,
-    BeforeValidator(iso),
+    BeforeValidator(_iso),
     WithJsonSchema({"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]}),
 ]
 Word = Annotated[str | None, BeforeValidator(lambda text: text or None)]
@@ -94,13 +90,16 @@ def plain(answer: Any) -> Any:
     if isinstance(answer, BaseModel):
         # In Python's mode, since pydantic's own JSON refuses half of a surrogate pair.
         return answer.model_dump()
+    if is_dataclass(answer):
+        return _adapter(cast(Hashable, type(answer))).dump_python(answer)
     if isinstance(answer, list | tuple):
         return [plain(element) for element in answer]
-    return (
-        {name: plain(value) for name, value in answer.items()}
-        if isinstance(answer, Mapping)
-        else answer
-    )
+    return answer
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 class _Escapes(dict[int, str]):
@@ -121,5 +120,9 @@ def json_text(answer: Any, indent: int | None = None) -> str:
     """``answer`` as JSON in which characters that a terminal would obey are escaped, and others can
     be read.
     """
-    text = json.dumps(plain(answer), indent=indent, ensure_ascii=False)
+    values = plain(answer)
+    try:
+        text = to_json(values, indent=indent, inf_nan_mode="constants").decode()
+    except PydanticSerializationError:  # half of a surrogate pair, in an error of a step
+        text = json.dumps(values, indent=indent, ensure_ascii=False)
     return text if text.isascii() and "\x7f" not in text else text.translate(_ESCAPES)

@@ -1,102 +1,13 @@
-"""The documents of the fleet: its processes, queues and pools, its notices and dead letters, its
-examination.
-"""
+"""The documents of notices and of the examination, and the answer about a dead letter."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from unstuck.coordinator.model.notice import Notice
-from unstuck.coordinator.store.dead_letter_store import unreadable
-from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.finding import Finding, Level
 from unstuck.documents.document import AnswerDocument, Document, Time, Word
-from unstuck.tasks.identity import RunsOn
-
-
-class WarehouseSeenDocument(Document):
-    """The warehouse of a process, as the process saw it last."""
-
-    uri: str | None
-    id: str | None
-    trouble: str
-    looked_at: Time
-
-
-class ProcessDocument(Document):
-    """The fields that every process of the fleet has."""
-
-    id: str
-    host: str
-    pid: int
-    queues: tuple[str, ...]
-    seen: Time
-    silent: bool
-    warehouse: WarehouseSeenDocument
-    runs_on: RunsOn
-
-
-class RunnerDocument(ProcessDocument):
-    """One runner, and what it runs: null where it is idle."""
-
-    worker_pid: int
-    code: dict[str, str]
-    unfit: str
-    taken_at: Time
-    claimed_at: Time
-    job: str | None
-    group: str | None
-    attempt: int | None
-    step: str | None
-    idle_since: Time
-    since: Time
-
-
-class CoordinatorDocument(ProcessDocument):
-    """One coordinator: when it last read a report, and when its last sweep ended."""
-
-    read_at: Time
-    swept_at: Time
-    targets: tuple[str, ...]
-
-
-class QueueDocument(Document):
-    """One queue: the messages in it, and who listens."""
-
-    name: str
-    length: int
-    listeners: int
-    oldest_since: Time
-
-
-class StalledDocument(Document):
-    """A worker or coordinator that received nothing more, and ended itself."""
-
-    worker: str
-    at: Time
-
-
-class FleetDocument(Document):
-    """The processes of the fleet, and the queues between them; silent processes come last."""
-
-    at: Time
-    swept_at: Time
-    runners: tuple[RunnerDocument, ...]
-    coordinators: tuple[CoordinatorDocument, ...]
-    queues: tuple[QueueDocument, ...]
-    stalled: tuple[StalledDocument, ...]
-
-
-class PoolDocument(Document):
-    """One pool: its slots, how many are in use and by what, and how many groups wait."""
-
-    name: str
-    slots: int
-    used: int
-    waiting: int
-    holders: tuple[str, ...]
 
 
 class FindingDocument(Document):
@@ -153,44 +64,6 @@ class NoticesDocument(Document):
 
     waiting: list[WaitingNoticeDocument]
     sent: list[SentNoticeDocument]
-
-
-class DeadLetterDocument(Document):
-    """A dead letter. ``deliveries`` is null where that was not recorded; of three kinds, one is not
-    null.
-    """
-
-    id: str
-    at: Time
-    reason: str
-    entry: Word
-    deliveries: int | None
-    report: dict[str, Any] | None
-    notice: dict[str, Any] | None
-    to: Word
-    task: dict[str, Any] | None
-
-    @classmethod
-    def of_letter(cls, letter: DeadLetter, **more: Any) -> DeadLetterDocument:
-        return cls.of(
-            letter,
-            deliveries=letter.deliveries or None,
-            report=None if letter.notice or letter.task else letter.fields,
-            notice=letter.fields if letter.notice else None,
-            task={"name": letter.task, **letter.fields} if letter.task else None,
-            **more,
-        )
-
-
-class WholeDeadLetterDocument(DeadLetterDocument):
-    """A dead letter word for word, and why no coordinator of this release can read it."""
-
-    unreadable: Word
-    raw: dict[str, Any]
-
-    @classmethod
-    def of_whole(cls, letter: DeadLetter) -> DeadLetterDocument:
-        return cls.of_letter(letter, unreadable=unreadable(letter))
 
 
 class DeadLetterAnswerDocument(AnswerDocument):

@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from unstuck.client.now import MAX_ROWS_SHOWN, EndedJobs, Snapshot
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.problems.problem import ProblemCode, Severity
-from unstuck.documents.document import Document, Time, Word
-from unstuck.documents.job_documents import ListedJobDocument
-
-
-class AcknowledgementDocument(Document):
-    """Who knows of a problem, and why it stays."""
-
-    by: str
-    reason: str
-    at: Time
-
-
-class InstallationProblemDocument(Document):
-    """A problem.
-
-    ``job`` is null if it concerns no single job, ``acknowledged`` if nobody acknowledged it as it
-    is now.
-    """
-
-    id: str
-    code: ProblemCode
-    kind: str
-    name: str
-    text: str
-    since: Time
-    remedy: Word
-    severity: Severity
-    job: Word
-    acknowledged: AcknowledgementDocument | None
+from unstuck.coordinator.problems.problem import Problem
+from unstuck.documents.document import Document, Time
+from unstuck.read_model.job import JobInfo
 
 
 class EndedDocument(Document):
@@ -60,8 +34,8 @@ class NowDocument(Document):
     """
 
     at: Time
-    problems: list[InstallationProblemDocument]
-    running: list[ListedJobDocument]
+    problems: list[Problem]
+    running: list[JobInfo]
     ended: list[EndedDocument]
 
     @classmethod
@@ -69,11 +43,7 @@ class NowDocument(Document):
         """``snapshot``: explained; ``waits``: the line of ``why`` by job id."""
         return cls(
             at=snapshot.at,
-            problems=[
-                InstallationProblemDocument.model_validate(each) for each in snapshot.problems
-            ],
-            running=[
-                ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in snapshot.others
-            ],
+            problems=list(snapshot.problems),
+            running=[replace(job, why=waits.get(job.id, "")) for job in snapshot.others],
             ended=[EndedDocument.of_ended(each) for each in snapshot.ended[:MAX_ROWS_SHOWN]],
         )

@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import ConfigDict
 
 from unstuck.coordinator.model.backlog import Backlog
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Backfill, Redo, ScheduleIntent, ScheduleStatus
 from unstuck.coordinator.model.tick import TickOutcome
@@ -18,7 +17,7 @@ from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView
 from unstuck.documents.document import AnswerDocument, Document, Time, Word
-from unstuck.documents.job_documents import ListedJobDocument
+from unstuck.read_model.job import JobInfo, json_of_list
 
 
 class RunFailureDocument(Document):
@@ -170,7 +169,7 @@ class ScheduleEventDocument(Document):
 class WholeScheduleDocument(ScheduleDocument):
     """One schedule, with its last runs, the newest first, and its last events, the newest last."""
 
-    runs: list[ListedJobDocument]
+    runs: list[dict[str, Any]]
     events: list[ScheduleEventDocument]
 
     @classmethod
@@ -178,12 +177,10 @@ class WholeScheduleDocument(ScheduleDocument):
         cls,
         view: ScheduleView,
         ticks: int,
-        runs: Sequence[ListedJob],
+        runs: Sequence[JobInfo],
         events: Sequence[dict[str, Any]],
     ) -> ScheduleDocument:
-        return cls.of_view(
-            view, ticks, runs=[ListedJobDocument.of_line(job) for job in runs], events=events
-        )
+        return cls.of_view(view, ticks, runs=json_of_list(runs), events=events)
 
 
 class FactDocument(Document):

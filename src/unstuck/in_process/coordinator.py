@@ -36,13 +36,13 @@ from unstuck.coordinator.submitter import Submitter
 from unstuck.in_process.at_once import AtOnce
 from unstuck.in_process.store import ReferenceStore
 from unstuck.in_process.stored import Fields
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import queue_of
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings, whoami
 from unstuck.tasks.transport.lease import Claim
-from unstuck.views.jobs.job_views import JobView, view_of
 
 SHOWN = 10  # members of each fork whose wait is explained
 
@@ -266,7 +266,7 @@ class Coordinator:
     def record(self, job: str) -> JobRecord:
         return self.store.jobs[job].record
 
-    def show(self, job: str) -> JobView:
+    def show(self, job: str) -> JobInfo:
         """The job as people see it, with what explains it."""
         state = self.store.load(job)
         assert state is not None
@@ -287,7 +287,7 @@ class Coordinator:
             lease_ttl=settings.lease_ttl,
             cancel_deadline=settings.cancel_deadline,
         )
-        return view_of(state, now, due, explain(state, env, due, SHOWN))
+        return JobInfo.of_state(state, now, due, explain(state, env, due, SHOWN))
 
     def events(self, job: str, after: int = 0) -> list[dict[str, Any]]:
         """The event log of a job, from its entry ``after`` on."""

@@ -22,6 +22,7 @@ from unstuck.in_process.attempts import Failing, RunnerHere
 from unstuck.in_process.coordinator import Coordinator, JumpingClock
 from unstuck.in_process.leftovers import remove_leftovers, staging_of_run
 from unstuck.in_process.limits_of_one import refuse_what_needs_a_fleet
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import HostUnfit
 from unstuck.tasks.host import LIGHT, lacking
@@ -32,7 +33,6 @@ from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.lease import FinishAnswer
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.validation.validate import check_tables_by_code
-from unstuck.views.jobs.job_views import JobView
 
 PUBLISH_TRIES = 5  # until a warehouse that cannot be written is given up: no person is waited for
 SHOWING = 0.5, 0.2  # seconds, and a part of the time, that may be spent to show a job
@@ -57,15 +57,15 @@ class JobResult:
         view: all that is known of it, as `Client.show` answers.
     """
 
-    def __init__(self, view: JobView, events: list[dict[str, Any]]) -> None:
-        self.view, self.job_id, self._events = view, view.job.id, events
+    def __init__(self, view: JobInfo, events: list[dict[str, Any]]) -> None:
+        self.view, self.job_id, self._events = view, view.id, events
 
     def __repr__(self) -> str:
-        return f"<JobResult {self.view.job.name} {self.status}>"
+        return f"<JobResult {self.view.name} {self.status}>"
 
     @property
     def status(self) -> Status:
-        return self.view.job.status
+        return self.view.status
 
     @property
     def finished(self) -> bool:
@@ -110,7 +110,7 @@ class JobResult:
             for group in self.groups.values()
             if group.reason is not None and group.state is not GroupState.SUCCEEDED
         ]
-        job = self.view.job
+        job = self.view
         return "\n".join([f"{job.name}: {self.view.why_line(job.id) or job.status}", *failed])
 
     def events(self) -> list[dict[str, Any]]:
@@ -142,7 +142,7 @@ class InProcess:
         )
         self.clock = JumpingClock(now)
         self._coordinator = Coordinator(self.settings, self.clock)
-        self._on_change: Callable[[JobView], None] | None = None
+        self._on_change: Callable[[JobInfo], None] | None = None
         self._began = self._spent = (
             0.0  # when the job began, and the seconds that were spent to show it
         )
@@ -185,7 +185,7 @@ class InProcess:
         times: int = 1,
         take_over: bool = False,
         keep: bool = False,
-        on_change: Callable[[JobView], None] | None = None,
+        on_change: Callable[[JobInfo], None] | None = None,
         on_input: Callable[[], None] = lambda: None,
     ) -> JobResult:
         """Run a job until it has ended, or cannot go on by itself.

@@ -31,7 +31,7 @@ from unstuck.coordinator.store.runner_wake_ups import idle_runner
 from unstuck.in_process.stored import Reports, StoredJob
 from unstuck.in_process.worker_scripts import WorkerScripts
 from unstuck.tasks.protocol.keys import pool_of, queue_of
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.protocol.token import Offer
 
 

@@ -26,7 +26,8 @@ from unstuck.coordinator.store.totals import MAX_NAMES, PUBLISHING, Totals, job_
 from unstuck.metrics import catalog
 from unstuck.metrics.sheet import Sheet
 from unstuck.tasks.protocol.keys import Keys, members_of, pool_of, queue_of
-from unstuck.tasks.protocol.processes import COORDINATOR_SILENCE, RunnerStatus, status_of
+from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.processes import COORDINATOR_SILENCE, status_of
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.spec.outputs import REJECTED
 from unstuck.views.waiting_offers import HEADS, MOST_LANES, queued_since, record_of

@@ -36,7 +36,7 @@ class JobRun:
 
     def __repr__(self) -> str:
         """In an assertion that fails, pytest shows this; the whole of `why` stands below it."""
-        job = self._ended.view.job
+        job = self._ended.view
         why = f": {job.reason.code}: {job.reason.text}" if job.reason else ""
         return f"<{job.name} is {job.status}{why}>"
 
@@ -57,7 +57,7 @@ class JobRun:
     @property
     def published(self) -> list[str]:
         """The names of the datasets that it has published."""
-        return list(self._ended.view.job.published)
+        return list(self._ended.view.published)
 
     def group(self, name: str) -> GroupEnd:
         """A group, or a member of a fork as ``by_region[2]``: its ``state``, ``reason``,
@@ -91,7 +91,7 @@ class JobRun:
 
         Raises: DatasetNotFound: as `rows`; ModuleNotFoundError: the library is not installed.
         """
-        job = self._ended.view.job
+        job = self._ended.view
         if name in job.published and job.version:
             if to == "spark":
                 return published(self._spark(), self._log, name, job.version)

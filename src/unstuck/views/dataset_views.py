@@ -6,7 +6,6 @@ A warehouse may hang, so who must answer in time asks through `Datasets`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,34 +13,15 @@ from typing import TypeVar
 from unstuck.coordinator.errors import BadRequest, NoWarehouse
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.streams.sources_read import SourceRead, sources_of
+from unstuck.read_model.dataset import DatasetInfo, DatasetVersion
 from unstuck.tasks.errors import DatasetNotFound, WarehouseUnsupported
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, State
+from unstuck.tasks.warehouse.log_entry import DatasetState, State
 
 T = TypeVar("T")
 
 LOOKS = 200  # entries of the log that one page of versions reads
 ANSWER_WITHIN = 4.0  # seconds
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetVersion:
-    """One version of a dataset: the entry of the log that made it, and what the entry changed of
-    this dataset.
-    """
-
-    entry: Entry
-    change: Change
-
-    @property
-    def bytes(self) -> int:
-        """Of the files that it added."""
-        return sum(file.bytes for file in self.change.added)
-
-    @property
-    def inputs(self) -> list[tuple[str, int]]:
-        """The published datasets that it was made from, each with a version that was read."""
-        return [(name, n) for name, versions in self.change.inputs.items() for n in versions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +71,13 @@ def check_there(place: Warehouse, uri: str) -> None:
         )
 
 
-def columns_of(state: DatasetState) -> list[dict[str, str]]:
-    """Its columns, each with its name and its type."""
-    fields = json.loads(state.schema).get("fields", []) if state.schema else []
-    return [{"name": f["name"], "type": json.dumps(f["type"]).strip('"')} for f in fields]
-
-
-def bytes_of(state: DatasetState) -> int:
-    """Of all its files."""
-    return sum(file.bytes for file in state.files)
+def shown_dataset(
+    place: Warehouse, uri: str, name: str, state: DatasetState, with_paths: bool
+) -> DatasetInfo:
+    """Return a dataset of the warehouse ``place``, which the user wrote as ``uri``."""
+    files = place.storage
+    paths = tuple(files.uri(file.path) for file in state.files) if with_paths else None
+    return DatasetInfo.of(name, state, uri, paths)
 
 
 def versions_of(
@@ -118,9 +96,7 @@ def versions_of(
         if looks is None
         else max(1, newest - looks + 1)
     )
-    return VersionPage(
-        tuple(DatasetVersion(entry, entry.datasets[name]) for entry in entries), last - 1
-    )
+    return VersionPage(tuple(DatasetVersion.of(name, entry) for entry in entries), last - 1)
 
 
 class Datasets:
@@ -167,7 +143,7 @@ class Datasets:
             entry = place.entry(n) if n > 0 else None
             if entry is None or name not in entry.datasets:
                 raise DatasetNotFound(f"no version {n} of {name} is in the warehouse {self.uri}")
-            return DatasetVersion(entry, entry.datasets[name]), sources_of(place, name, entry)
+            return DatasetVersion.of(name, entry), sources_of(place, name, entry)
 
         return self._ask(f"version {n} of {name} cannot be shown", read)
 

@@ -19,13 +19,10 @@ from unstuck.coordinator.model.fleet import FleetView, QueueView, StalledView
 from unstuck.coordinator.model.loading import bare_state
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.store.job_queries import Queries
+from unstuck.read_model.job_list import JobList
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
-from unstuck.tasks.protocol.processes import (
-    COORDINATOR_SILENCE,
-    CoordinatorStatus,
-    ProcessRegistry,
-    RunnerStatus,
-)
+from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.processes import COORDINATOR_SILENCE, ProcessRegistry
 
 # Open jobs, the newest, in which queues are looked for that nobody may listen to.
 JOBS_LOOKED_AT = 1000
@@ -120,8 +117,8 @@ def _queues_of_open_jobs(client: redis.Redis, keys: Keys) -> set[str]:
     listened.
     """
     still_open = [status for status in Status if not status.terminal]
-    jobs = Queries(client, keys).jobs(status=still_open, limit=JOBS_LOOKED_AT)
-    queued = [job.id for job in jobs if job.groups.get(GroupState.QUEUED)]
+    jobs = JobList(Queries(client, keys)).jobs(status=still_open, limit=JOBS_LOOKED_AT)
+    queued = [job.id for job in jobs if job.states.get(GroupState.QUEUED)]
     pipe = client.pipeline(transaction=False)
     for job in queued:
         pipe.hgetall(keys.of(job).job)

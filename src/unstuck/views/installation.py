@@ -17,6 +17,7 @@ from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.pool_store import Pools
 from unstuck.coordinator.store.schedule_store import ScheduleStore
+from unstuck.read_model.job_list import JobList
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.views.fleet_view import fleet_of
@@ -45,16 +46,17 @@ def read_state(
     """
     fleet = fleet_of(client, keys, settings.runner_silence, include_unserved=thorough)
     queries, schedules, limits = Queries(client, keys), ScheduleStore(client, keys), Limits()
+    jobs = JobList(queries)
     names = (
         schedules.names()
         if thorough
         else schedules.unwell(limits.overdue, limits.behind, MAX_PROBLEMS_PER_KIND)
     )
     records, unreadable = schedules.load_all(names)
-    failed = [job for job in queries.failed() if fleet.at - job.ended_at < FAILED_WITHIN_S]
+    failed = [job for job in jobs.failed() if fleet.at - job.ended_at < FAILED_WITHIN_S]
     statuses = [[Status.HALTED], [Status.RETRYING], [Status.PENDING]]
     halted, retrying, pending = (
-        queries.jobs(status, limit=MAX_PROBLEMS_PER_KIND) for status in statuses
+        jobs.jobs(status, limit=MAX_PROBLEMS_PER_KIND) for status in statuses
     )
     pipe = client.pipeline(transaction=False)
     for status in OPEN:
@@ -80,7 +82,7 @@ def schedule_views(
     now, due, backlogs = store.now(), store.due_at(names), store.backlogs(names)
     published = store.published_of([(record.warehouse, record.follows) for record in records])
     runs = [run.job for record in records for run in record.going_on if run.job]
-    jobs: dict[str, Status] = {job.id: job.status for job in queries.listed(runs)}
+    jobs: dict[str, Status] = {job.id: job.status for job in JobList(queries).of_ids(runs)}
     return [
         view_of(record, now, at, of_inputs, jobs, backlog)
         for record, at, of_inputs, backlog in zip(records, due, published, backlogs, strict=True)

@@ -10,7 +10,7 @@ from unstuck.coordinator.explain.explanation import Unlike
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.problems.queues import some
 from unstuck.tasks.identity import NO_SPARK, RunsOn, in_words
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 
 SHORT = 8  # characters of a digest that are shown
 HELP = (

@@ -15,6 +15,7 @@ import redis
 
 from tests.chaos.driver.fleet import ChaosFleet
 from unstuck import Client, Status, Unreachable
+from unstuck.read_model.job_list import JobList
 
 WORK, PART, COPY = (f"tests.chaos.driver.steps:{name}" for name in ("work", "part", "copy"))
 POOLS = {"narrow": 1, "wide": 2}  # pool → its slots, fewer than there are runners
@@ -145,7 +146,7 @@ class Load:
     def count(self) -> None:
         """Look how many jobs are open. Keeps the last number while the server is away."""
         try:
-            found = self.fleet.queries.jobs(limit=None)
+            found = JobList(self.fleet.queries).jobs(limit=None)
         except redis.RedisError:
             return
         ended = {job.id for job in found if job.status.terminal and not job.schedule}
@@ -158,7 +159,7 @@ class Load:
 
     def status(self) -> dict[str, Status]:
         """Of every job in the store. Raises: redis.RedisError."""
-        return {job.id: job.status for job in self.fleet.queries.jobs(limit=None)}
+        return {job.id: job.status for job in JobList(self.fleet.queries).jobs(limit=None)}
 
     def _run(self) -> None:
         number = 0

@@ -18,7 +18,8 @@ import redis
 
 from tests.chaos.driver.faults import Dealt
 from tests.chaos.driver.fleet import ChaosFleet
-from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry
+from unstuck.tasks.protocol.process_status import CoordinatorStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 
 TIMER = 0.05  # seconds
 LOOK_EVERY = 5  # timers

@@ -15,7 +15,6 @@ import pytest
 from tests.chaos.driver.judging.repeated import FoundSchedule, judge_schedules
 from tests.chaos.driver.schedules import ARRIVES, FOLLOWS, HELD, PAST, TICKS, specs
 from unstuck import JobSpec, Status
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import (
     Backfill,
     Quiet,
@@ -25,6 +24,7 @@ from unstuck.coordinator.model.schedule_record import (
     ScheduleStatus,
 )
 from unstuck.coordinator.model.tick import tick_text
+from unstuck.read_model.job import JobInfo
 
 BEGAN = 1_800_000_000.0  # a tick of every three seconds, and of every two
 WANTED = [BEGAN // 86400 * 86400 - 86400, BEGAN // 86400 * 86400]  # of the past
@@ -47,10 +47,19 @@ def found(
     for tick in ticks:
         run = Run(tick)
         job = run.job_id(name)
-        timing = (tick + 0.1, tick + 0.2, tick + 1)
-        of = {"schedule": name, "backfill": backfill}
         runs.append(
-            ListedJob(job, name, Status.FINISHED, *timing, {}, 1, 1, None, run.key(name), **of)
+            JobInfo(
+                id=job,
+                name=name,
+                status=Status.FINISHED,
+                submitted_at=tick + 0.1,
+                started_at=tick + 0.2,
+                ended_at=tick + 1,
+                version=1,
+                key=run.key(name),
+                schedule=name,
+                backfill=backfill,
+            )
         )
         events += [event("RUN_SUBMITTED", job=job, tick=tick_text(tick)), event(end, job=job)]
     record = ScheduleRecord(

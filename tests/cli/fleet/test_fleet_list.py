@@ -19,7 +19,8 @@ from unstuck.coordinator.problems.problem import ProblemCode
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.tasks.identity import RunsOn
-from unstuck.tasks.protocol.processes import FORGOTTEN, CoordinatorStatus, ProcessRegistry
+from unstuck.tasks.protocol.process_status import CoordinatorStatus
+from unstuck.tasks.protocol.processes import FORGOTTEN, ProcessRegistry
 from unstuck.tasks.transport.redis_client import connect
 
 

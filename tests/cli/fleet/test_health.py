@@ -20,7 +20,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Settings
 from unstuck.doctor.process_health import health_of, judged, process_age
-from unstuck.tasks.protocol.processes import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
 
 HOST = os.uname().nodename
 QUEUE = "health"

@@ -434,7 +434,7 @@ def test_with_reload_the_next_job_runs_the_code_that_was_changed(
 
         def word() -> object:
             job = client.submit({"name": "say", "groups": [group]}).id
-            wait_until(lambda: client.show(job).job.terminal, 60, "the job to end")
+            wait_until(lambda: client.show(job).terminal, 60, "the job to end")
             return client.show(job).groups[0].members[0].results["word"]
 
         def code() -> set[str]:

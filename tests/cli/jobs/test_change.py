@@ -52,12 +52,15 @@ def test_what_was_altered_and_which_group_ran_with_what_is_shown(
     assert "typo" in shown
     assert "bad BACKOFF  ran with the spec as submitted" in shown
     assert "good SUCCEEDED  ran with the spec as it is now" in shown
-    told = cli.json("show", retrying, "--diff")
+    told = cli.json("show", retrying)
     assert [change["path"] for change in told["alterations"][0]["changes"]] == [
         "groups.bad.timeout",
         "params.table",
     ]
-    assert {group["group"]: group["revision"] for group in told["groups"]} == {"good": 1, "bad": 0}
+    assert told["alterations"][0]["at"].endswith("Z")
+    members = [member for group in told["groups"] for member in group["members"]]
+    revisions = {member["id"]: member["revision"] for member in members}
+    assert (told["revision"], revisions) == (1, {"good": 1, "bad": 0})
     assert "altered" in cli("show", retrying).stdout
 
 
@@ -259,7 +262,7 @@ def test_a_retry_runs_again_what_it_is_told_to(
     hand.fail(job, "end", "no")
     (new,) = cli.json("retry", job, *more)
     assert (new["retry_of"], new["answer"]) == (job, "DONE")
-    record = hand.view(new["id"]).job
+    record = hand.view(new["id"])
     assert ({*record.reruns}, record.any_code) == (again, adopts)
     (same,) = cli.json("retry", job, *more)
     assert (same["id"], same["answer"]) == (new["id"], "ALREADY")

@@ -87,7 +87,7 @@ def test_a_wait_for_a_halted_job_ends_with_1_and_says_what_helps(
         assert f"unstuck why {job}" in done
         assert f"unstuck resume {job}" in done
     assert cli("watch", job).returncode == 1
-    assert hand.client.wait(job).job.halted is not None
+    assert hand.client.wait(job).halted is not None
 
 
 def test_a_halted_job_refuses_a_pause_and_takes_a_resume_and_a_cancel(

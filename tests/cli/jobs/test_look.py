@@ -23,12 +23,12 @@ from unstuck import Status
 from unstuck.cli.jobs.look import print_listing
 from unstuck.cli.jobs.watch import waiting
 from unstuck.cli.render.terminal import clock
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.notices.rules.expected import Expected
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.reports import ReportStream
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.protocol.failure import CUT
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
@@ -55,22 +55,11 @@ def test_list_in_json_has_stable_names_and_times_in_utc(cli: Cli, hand: ByHand) 
     new = hand.submit({"name": "a"}, {"name": "b", "needs": ["a"]})
     first, second = cli.json("list")
     assert (first["id"], second["id"]) == (new, old)
-    assert set(second) == {
-        *("id", "name", "status", "submitted_at", "started_at", "ended_at"),
-        *(
-            "done",
-            "total",
-            "groups",
-            "version",
-            "why",
-            "reason",
-            "key",
-            "schedule",
-            "tick",
-            "backfill",
-        ),
-    }
-    assert (second["status"], second["done"], second["total"], second["groups"]) == (
+    whole = cli.json("show", old)
+    alone = {"due_at", "damage", "params", "reads", "zones", "groups"}
+    assert set(second) == set(whole) - alone
+    assert second == {name: value for name, value in whole.items() if name not in alone}
+    assert (second["status"], second["done"], second["total"], second["states"]) == (
         "FINISHED",
         1,
         1,
@@ -243,7 +232,7 @@ def test_the_name_of_a_job_is_its_newest_job_and_an_exact_id_wins(cli: Cli, hand
     assert cli.json("show", "flights")["id"] == newest
     assert cli.json("show", older)["id"] == older
     assert cli("cancel", "flights").returncode == 0
-    assert [hand.view(job).job.intent for job in (older, newest, named_so)] == [
+    assert [hand.view(job).intent for job in (older, newest, named_so)] == [
         "run",
         "cancel",
         "run",
@@ -295,7 +284,7 @@ def test_people_read_local_times_with_the_offset_and_programs_read_utc(
             return process.communicate()[0]
 
     ahead = datetime.timezone(datetime.timedelta(hours=5.5))
-    local = datetime.datetime.fromtimestamp(view.job.submitted_at, ahead).isoformat(
+    local = datetime.datetime.fromtimestamp(view.submitted_at, ahead).isoformat(
         sep=" ", timespec="seconds"
     )
     stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
@@ -855,7 +844,7 @@ def test_dead_reports_are_listed_with_their_reason_and_what_they_said(
     client.xadd(keys.reports, {"v": "1", "kind": "succeeded", "token": "gone/a/1/n/c"})
     assert stream.dead_letter(stream.read(1, 1.0), "no such job: gone", "UNKNOWN_JOB") == 1
     (report,) = cli.json("dead", "list")
-    assert (report["reason"], report["report"]["token"]) == ("no such job: gone", "gone/a/1/n/c")
+    assert (report["reason"], report["fields"]["token"]) == ("no such job: gone", "gone/a/1/n/c")
     assert "no such job: gone" in cli("dead", "list").stdout
 
 
@@ -967,19 +956,19 @@ LONG_REASON = (
 def test_no_width_of_a_terminal_splits_an_id_or_a_word_and_no_reason_fills_a_line_without_end(
     width: int,
 ) -> None:
-    job = ListedJob(
+    job = JobInfo(
         id="20261127T074024-fa8esaga",
         name="sales_of_all_regions_nightly",
         status=Status.FAILED,
         submitted_at=1e9,
         started_at=1e9,
         ended_at=1e9 + 44,
-        groups={"SUCCEEDED": 3},
+        states={"SUCCEEDED": 3},
         total=12,
         version=0,
         reason=Reason("GROUP_FAILED", LONG_REASON),
         key="sales-2026-11-27-europe-west",
-        params="day=2026-11-27, region=europe-west",
+        params_text="day=2026-11-27, region=europe-west",
     )
     console, told = terminal(width)
     print_listing(console, [[job], [replace(job, id="20261127T074024-bbbbbbbb")]], {}, 1e9 + 50)

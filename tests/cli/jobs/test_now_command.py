@@ -9,7 +9,8 @@ import redis
 
 from tests.cli.conftest import ByHand, Cli
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 
 
 def fleet_lives(client: redis.Redis) -> None:

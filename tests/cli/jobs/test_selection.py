@@ -15,7 +15,7 @@ from unstuck.coordinator.model.status import Intent
 
 
 def intents(hand: ByHand, *jobs: str) -> list[str]:
-    return [str(hand.view(job).job.intent) for job in jobs]
+    return [str(hand.view(job).intent) for job in jobs]
 
 
 def jobs(hand: ByHand, count: int, name: str = "nightly") -> list[str]:
@@ -135,12 +135,12 @@ def test_a_command_that_asks_for_what_is_so_already_is_0(cli: Cli, hand: ByHand)
         running: (("resume",), "RUNNING"),
     }
     for job, (commands, status) in told.items():
-        before = hand.view(job).job
+        before = hand.view(job)
         for command in commands:
             (answer,) = cli.json(command, job)
             assert (answer["answer"], answer["status"]) == ("ALREADY", status)
             assert status in answer["text"]
-        assert hand.view(job).job == before
+        assert hand.view(job) == before
     assert cli("stop", canceled).returncode == cli("cancel", stopped).returncode == 4, (
         "these are other states"
     )

@@ -28,9 +28,9 @@ from tests.support.machine import Limit
 from tests.support.servers import RedisServer, wait_until
 from unstuck.cli.jobs import watch
 from unstuck.coordinator.explain import job as explain_job
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.views.jobs.job_views import JobView
 
 SPEC = """\
 name: waited
@@ -158,7 +158,7 @@ def test_ctrl_c_while_waiting_leaves_the_job_running_and_says_how_to_come_back(
     assert f"job {job} goes on" in said
     assert f"unstuck watch {job}" in said
     # Then: the job knows nothing of it, and ends as ever.
-    assert hand.view(job).job.intent == "run"
+    assert hand.view(job).intent == "run"
 
     hand.finish(token, Outcome(OutcomeKind.SUCCEEDED))
     hand.succeed(job, "second")
@@ -200,7 +200,7 @@ def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(
     answers: list[Text | None] = []
     why = watch.waiting
 
-    def noted(view: JobView) -> Text | None:
+    def noted(view: JobInfo) -> Text | None:
         answers.append(why(view))
         return answers[-1]
 

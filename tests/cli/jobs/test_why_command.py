@@ -8,7 +8,7 @@ import datetime
 
 from tests.cli.conftest import ByHand, Cli
 from unstuck.cli.render.terminal import clock
-from unstuck.views.jobs.job_facts import GroupView
+from unstuck.read_model.group import Member
 
 
 def blocks(out: str) -> dict[str, list[tuple[str, str]]]:
@@ -25,7 +25,7 @@ def blocks(out: str) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def record_of(hand: ByHand, job: str, name: str) -> GroupView:
+def record_of(hand: ByHand, job: str, name: str) -> Member:
     return next(m for g in hand.view(job).groups for m in g.members if m.id == name)
 
 
@@ -57,21 +57,21 @@ def test_every_part_of_a_wait_has_a_line(cli: Cli, hand: ByHand) -> None:
         ("since", clock(heavy.since)),
         (
             "next",
-            f"{clock(view.due or 0)}: the job is looked at again; each sweep wakes idle runners",
+            f"{clock(view.due_at or 0)}: the job is looked at again; each sweep wakes idle runners",
         ),
         ("ends", f"FAILED by its queue_timeout of 2h00m, at {clock(heavy.since + 7200)}"),
         ("try", "celery -A unstuck.tasks worker -Q heavy"),
     ]
-    assert view.due is not None
+    assert view.due_at is not None
     assert told["report"] == [
         ("state", "WAITING"),
         ("why", "all_succeeded: 1 of 1 not done; waits for flaky (BACKOFF)"),
-        ("since", clock(view.job.submitted_at)),
-        ("next", f"{clock(view.due)}: what it needs is looked at again"),
+        ("since", clock(view.submitted_at)),
+        ("next", f"{clock(view.due_at)}: what it needs is looked at again"),
         ("ends", "when its join can no longer be satisfied"),
         ("try", f"unstuck cancel {job}"),
     ]
-    assert told[job][2] == ("since", clock(view.job.started_at))
+    assert told[job][2] == ("since", clock(view.started_at))
 
 
 def test_of_a_paused_job_no_attempt_is_promised_and_the_resume_is_offered(
@@ -109,20 +109,18 @@ def test_an_error_of_several_lines_is_indented_and_its_escapes_are_not_obeyed(
 def test_in_json_every_time_is_in_utc_and_what_is_not_known_is_null(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "heavy", "queue": "heavy"})
     hand.decide(job)
-    record, due = record_of(hand, job, "heavy"), hand.view(job).due
+    record, due = record_of(hand, job, "heavy"), hand.view(job).due_at
     assert due is not None
     about, heavy = cli.json("why", job)
     assert (about["subject"], about["state"]) == (job, "PENDING")
     assert (heavy["subject"], heavy["state"]) == ("heavy", "QUEUED")
     assert heavy["what"] == "queue heavy: no worker listens on it"
-    for name, at in (("since", record.since), ("next_at", due)):
-        read = datetime.datetime.fromisoformat(heavy[name])
-        assert heavy[name].endswith("Z")
-        assert abs(read.timestamp() - at) < 1
+    for text, at in ((heavy["since"], record.since), (heavy["next"]["at"], due)):
+        assert text.endswith("Z")
+        assert abs(datetime.datetime.fromisoformat(text).timestamp() - at) < 1
     assert datetime.datetime.fromisoformat(about["since"]).timestamp() > 0
     assert heavy["tried"] == ""
-    assert heavy["gives_up"] == "never by itself: a worker may come at any time"
-    assert heavy["gives_up_at"] is None
+    assert heavy["ends"] == {"what": "never by itself: a worker may come at any time", "at": None}
     assert heavy["help"] == ["celery -A unstuck.tasks worker -Q heavy"]
 
 

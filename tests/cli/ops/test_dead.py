@@ -128,8 +128,8 @@ def test_a_report_of_megabytes_is_cut_in_the_list_and_whole_in_what_show_and_jso
     assert len(listed.stdout) < 2000
     shown = cli("dead", "show", report)
     assert shown.stdout.count(value) == 1, "whole, and once"
-    assert cli.json("dead", "show", report)["report"][field] == value
-    assert cli.json("dead", "list")[0]["report"][field] == value
+    assert cli.json("dead", "show", report)["fields"][field] == value
+    assert cli.json("dead", "list")[0]["fields"][field] == value
     refused = cli("dead", "replay", report)
     assert refused.returncode == 4
     assert len(refused.stderr) < 2000

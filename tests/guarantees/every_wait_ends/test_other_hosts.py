@@ -157,7 +157,7 @@ def test_of_a_fork_on_a_bad_and_a_good_host_each_retry_goes_to_the_good_one(
         )
         coordinators.tend(1)
         view = jobs.wait(jobs.submit({"name": "job", "groups": [fork]}).id)
-        assert view.job.status is Status.FINISHED, worse.text()
+        assert view.status is Status.FINISHED, worse.text()
         records = view.groups[0].members
         assert {one.worker.rpartition(":")[0] for one in records} == {HERE}
         assert any(one.first_error for one in records), "none of them was tried on the bad host"

@@ -201,7 +201,7 @@ def test_a_job_whose_worker_is_refused_by_the_store_fails_by_its_retries_and_say
     place: Place, uri: str, begin: Callable[[Place, str], str], code: str, says: str
 ) -> None:
     view = place.wait(begin(place, uri))
-    assert view.job.status is Status.FAILED
+    assert view.status is Status.FAILED
     record = view.groups[0].members[0]
     assert record.reason is not None
     assert record.reason.code == code
@@ -221,7 +221,7 @@ def test_a_publisher_that_is_refused_waits_and_publishes_once_it_may(
     assert f"{uri}/_log/000000000001.json" in told
     assert "write and remove objects below" in told
     place.server.allow("publisher", ALL)
-    assert place.wait(job).job.status is Status.FINISHED
+    assert place.wait(job).status is Status.FINISHED
     assert len(published_files(uri, "numbers")) == Warehouse(uri).head() == 1
 
 
@@ -364,7 +364,7 @@ def test_a_job_that_is_ended_while_its_publisher_is_refused_ends_once_the_log_ca
     asks = "the warehouse could not be asked yet whether the package stands"
     wait_until(lambda: asks in place.why(job), 30, "the abort to be refused, which why says")
     place.server.allow("publisher", ALL)
-    assert place.wait(job).job.status is Status.CANCELED
+    assert place.wait(job).status is Status.CANCELED
     entry = Warehouse(uri).entry(1)
     assert entry is not None
     assert (entry.kind, Warehouse(uri).head()) == ("abort", 1)

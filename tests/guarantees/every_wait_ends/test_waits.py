@@ -55,7 +55,7 @@ def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_beh
 
     def queued() -> int:
         coordinator.consumer.step()
-        return int(coordinator.client.jobs(name="wide")[0].groups.get("QUEUED", 0))
+        return int(coordinator.client.jobs(name="wide")[0].states.get("QUEUED", 0))
 
     wait_until(lambda: queued() == 10_000, 60, "all 10,000 to be queued")
     assert max(moves for _, moves in sizes) <= MAX_TRANSITIONS
@@ -253,9 +253,9 @@ def test_a_quorum_that_can_no_longer_be_reached_fails_at_once_with_its_reason(
     coordinator.work(b, failed())
     coordinator.read()
     view = coordinator.show(job)
-    assert view.job.status is Status.FAILED
-    assert view.job.reason is not None
-    assert "at_least: 3" in view.job.reason.text
+    assert view.status is Status.FAILED
+    assert view.reason is not None
+    assert "at_least: 3" in view.reason.text
     assert coordinator.events(job, "c")[-1] == "CANCELED"
 
 
@@ -286,9 +286,9 @@ def test_what_runs_after_a_failure_runs_in_a_job_that_fails_fast_and_anew_in_its
             coordinator.finish(offer.held_by("runner1"))
             coordinator.read()
         view = coordinator.show(job)
-        assert view.job.status is Status.FAILED
-        assert view.job.reason is not None
-        assert "group load failed" in view.job.reason.text
+        assert view.status is Status.FAILED
+        assert view.reason is not None
+        assert "group load failed" in view.reason.text
         assert [coordinator.events(job, name)[-1] for name in ("use", "other")] == ["CANCELED"] * 2
         job = coordinator.client.retry(job).id
     assert fingerprints[0] != fingerprints[1], (
@@ -421,4 +421,4 @@ def test_a_client_that_waits_gets_the_last_view_or_gives_up_when_its_time_is_ove
     with pytest.raises(TimeoutError, match=f"job {job} is still PENDING; it goes on without you"):
         coordinator.client.wait(job, timeout=0.1, every=0.02)
     assert coordinator.drive(job) is Status.FINISHED
-    assert coordinator.client.wait(job, timeout=0).job.status is Status.FINISHED
+    assert coordinator.client.wait(job, timeout=0).status is Status.FINISHED

@@ -21,7 +21,6 @@ from unstuck.cli.jobs.look import stacks_of
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stage_text
 from unstuck.documents.document import plain
-from unstuck.documents.job_documents import ExplanationDocument
 from unstuck.tasks.process.tree import is_watchdog
 from unstuck.tasks.protocol.step_stack import Frame, SparkStage, StepStack
 from unstuck.tasks.transport.stack_store import StackStore
@@ -96,7 +95,7 @@ def test_the_line_of_a_step_that_waits_for_a_lock_is_shown_with_its_caller(hung:
         assert (Path(inner.file).name, inner.line) == (STEPS.name, line_of("the line that waits"))
         why = job.why()
         assert f"; its step stands at {inner} for " in why.what
-        told = plain(ExplanationDocument.of_explanation(why))["stack"]["frames"][1]
+        told = plain(why)["stack"]["frames"][1]
         assert (told["line"], told["source"]) == (inner.line, inner.source)
         view = job.coordinator.client.show(job.job, why=True)
         assert f"at hanging_steps.py:{inner.line} for " in next(
@@ -229,6 +228,7 @@ def test_from_a_minute_on_at_the_same_lines_it_is_offered_to_take_the_attempt_ba
         assert (f"unstuck pause {job} --now" in why.help) is offered
     store.note(token, frames, "", age=30.0, stood=70.0, keep=60.0)
     assert re.search(
-        r"for 1m10s, as seen 3\ds ago", coordinator.client.show(job, why=True).why["g"].what
+        r"for 1m10s, as seen 3\ds ago",
+        coordinator.client.show(job, why=True).explanations["g"].what,
     )
     assert coordinator.redis.ttl(coordinator.keys.of(job).stacks) > 0

@@ -38,7 +38,7 @@ def test_a_queue_that_nobody_listens_to_is_named_with_the_command_that_helps(
     found = why(coordinator, job)["a"]
     assert (found.state, found.what) == ("QUEUED", "queue heavy: no worker listens on it")
     assert found.help == ("celery -A unstuck.tasks worker -Q heavy",)
-    assert found.next.at == coordinator.show(job).due
+    assert found.next.at == coordinator.show(job).due_at
     listening(coordinator, "heavy", 3)
     assert "3 runners listen" in why(coordinator, job)["a"].what
 
@@ -234,21 +234,21 @@ def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(
     else:
         halted(coordinator, job)
     view = coordinator.client.show(job, why=True)
-    assert view.job.status is (Status.PAUSED if held == "paused" else Status.HALTED)
+    assert view.status is (Status.PAUSED if held == "paused" else Status.HALTED)
     for at in (view.at, view.at + 86_400):
         assert view.why_line("a", at) == "attempt 2 when the job is resumed: STEP_FAILED: it broke"
-    found = view.why["a"]
+    found = view.explanations["a"]
     assert (found.next.at, found.next.what) == (0.0, "attempt 2, when the job is resumed")
     assert (found.ends.what, found.ends.at) == ("a person decides", 0.0)
     assert f"unstuck resume {job}" in found.help
-    assert f"unstuck resume {job}" in view.why["b"].help, "what waits for it"
-    stood_since = view.job.intent_at if held == "paused" else view.job.paused_at
-    assert view.why[job].since == stood_since > 0, (
+    assert f"unstuck resume {job}" in view.explanations["b"].help, "what waits for it"
+    stood_since = view.intent_at if held == "paused" else view.paused_at
+    assert view.explanations[job].since == stood_since > 0, (
         "who looks at it later sees how long it has stood"
     )
     coordinator.client.resume(job)
     coordinator.read()
-    assert coordinator.show(job).groups[0].census == {"QUEUED": 1}, "as was said"
+    assert coordinator.show(job).groups[0].states == {"QUEUED": 1}, "as was said"
 
 
 def test_an_offer_of_a_halted_job_is_not_said_to_be_taken_next_or_to_want_a_worker(
@@ -279,9 +279,9 @@ def test_an_offer_that_nobody_takes_says_by_when_it_is_made_again_and_it_is(
     coordinator.read()
     (lost,) = coordinator.offers()
     view = coordinator.client.show(job, why=True)
-    said = view.why["a"].next
+    said = view.explanations["a"].next
     assert said.what == "the job is looked at again; each sweep wakes idle runners"
-    assert said.at == view.due
+    assert said.at == view.due_at
     since = view.groups[0].members[0].since
     assert since <= said.at - coordinator.settings.dispatch_timeout <= view.at
     over = False
@@ -299,17 +299,17 @@ def test_what_waits_says_since_when_and_by_when_it_is_looked_at(coordinator: Coo
     )
     coordinator.read()
     view = coordinator.client.show(job, why=True)
-    assert view.why[job].since == view.why["b"].since == view.job.submitted_at > 0
-    assert view.why["b"].next.at == view.due
-    assert view.why["b"].help == (f"unstuck cancel {job}",)
+    assert view.explanations[job].since == view.explanations["b"].since == view.submitted_at > 0
+    assert view.explanations["b"].next.at == view.due_at
+    assert view.explanations["b"].help == (f"unstuck cancel {job}",)
     coordinator.work(coordinator.offers()[0])
     coordinator.read()
     view = coordinator.client.show(job, why=True)
     ended = view.groups[0].members[0].since
-    room = view.why["d"]
+    room = view.explanations["d"]
     assert room.what == "it may go; max_parallel: 1 are running"
     assert room.since == ended, "since then it could have gone"
-    assert room.next.at == view.due
+    assert room.next.at == view.due_at
     assert room.ends.what.endswith("by the job's timeout of 1h00m")
     assert room.ends.at == coordinator.record(job).counted_from + 3600
 
@@ -321,9 +321,13 @@ def test_what_is_being_canceled_says_at_what_time_it_ends_at_the_latest(
     coordinator.client.cancel(job, by="ada")
     coordinator.read()
     view = coordinator.client.show(job, why=True)
-    deadline = view.job.intent_at + coordinator.settings.cancel_deadline
-    assert view.why[job].ends.at == view.why["a"].ends.at == pytest.approx(deadline, abs=0.01)
-    assert view.why["a"].help == (f"unstuck logs {job} a -f", f"unstuck force-stop {job}")
+    deadline = view.intent_at + coordinator.settings.cancel_deadline
+    assert (
+        view.explanations[job].ends.at
+        == view.explanations["a"].ends.at
+        == pytest.approx(deadline, abs=0.01)
+    )
+    assert view.explanations["a"].help == (f"unstuck logs {job} a -f", f"unstuck force-stop {job}")
 
 
 def test_an_ended_job_tells_how_it_came_to_end_so(coordinator: Coordinator) -> None:
@@ -541,7 +545,7 @@ SAID = {
 def came_there(coordinator: Coordinator, job: str, one: Explanation) -> float:
     """By the log of events: since when the job or the group has been where it is."""
     record, events = (
-        coordinator.show(job).job,
+        coordinator.show(job),
         [event for _, event in coordinator.client.events(job)],
     )
     of_job = {event["kind"]: event["at"] for event in events if "group" not in event}
@@ -574,26 +578,24 @@ def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_comman
     view, found = coordinator.client.show(job, why=True), why(coordinator, job)
     assert job in found
     for one in found.values():
-        said = [
-            told for what, told in SAID[view.job.intent].items() if re.fullmatch(what, one.what)
-        ]
+        said = [told for what, told in SAID[view.intent].items() if re.fullmatch(what, one.what)]
         assert said == [(one.next.what, one.ends.what)], one
         assert one.since == pytest.approx(came_there(coordinator, job, one), abs=1e-4), (
             one
         )  # as events are rounded
         assert not one.next.at or one.next.at >= view.at, one
-        assert view.job.intent is Intent.FORCE_STOP or one.help, one
+        assert view.intent is Intent.FORCE_STOP or one.help, one
     assert "\n" not in view.why_line(job)
     assert view.why_line(job)
-    if view.job.status.terminal:
+    if view.status.terminal:
         return
     for fork in view.groups:
         subjects = {fork.name, *(member.id for member in fork.members)}
-        if any(not _done(s) for s in fork.census):
-            assert subjects & set(found), (
-                f"{fork.name} of a job in {view.job.status} is not explained"
+        if any(not _done(s) for s in fork.states):
+            assert subjects & set(found), f"{fork.name} of a job in {view.status} is not explained"
+            assert view.why_group(fork, view.at), (
+                f"{fork.name} of a job in {view.status} has no line"
             )
-            assert view.why_fork(fork), f"{fork.name} of a job in {view.job.status} has no line"
 
 
 # When the job gives up, what is said of its running attempt, and what becomes of that.
@@ -643,28 +645,28 @@ def test_a_command_that_nobody_has_taken_in_yet_says_of_every_group_why_and_when
     coordinator.client.command(job, given, by="ada")
 
     view = coordinator.client.show(job, why=True)
-    assert view.due is not None
+    assert view.due_at is not None
     asked = given.replace("-", "_")
-    deadline = view.job.intent_at + coordinator.settings.cancel_deadline
-    at = {"stop": 0.0, "cancel": deadline, "force-stop": max(view.due, view.at)}[given]
-    found = view.why[job]
+    deadline = view.intent_at + coordinator.settings.cancel_deadline
+    at = {"stop": 0.0, "cancel": deadline, "force-stop": max(view.due_at, view.at)}[given]
+    found = view.explanations[job]
     assert found.what == f"ada asked for {asked}; 2 attempts have not ended yet"
-    assert (found.next.what, found.ends.what, found.since) == (AGAIN, whole, view.job.intent_at)
+    assert (found.next.what, found.ends.what, found.since) == (AGAIN, whole, view.intent_at)
     assert found.ends.at == pytest.approx(at, abs=0.01)
-    found = view.why["runs"]
+    found = view.explanations["runs"]
     assert re.fullmatch(HEARD + re.escape(attempt[0]), found.what)
     assert [found.next.what, found.ends.what] == attempt[1:]
     assert found.ends.at == pytest.approx(at, abs=0.01)
     for name in ("fails", "lies", "waits"):
-        found = view.why[name]
+        found = view.explanations[name]
         assert found.what == f"{asked} was asked for; it is canceled when the job is looked at next"
         assert found.next.what == "it is canceled, when the job is looked at next"
         assert found.ends.what == "when the job is looked at next"
-        assert found.next.at == found.ends.at == pytest.approx(max(view.due, view.at), abs=0.01)
+        assert found.next.at == found.ends.at == pytest.approx(max(view.due_at, view.at), abs=0.01)
         assert found.since == pytest.approx(came_there(coordinator, job, found), abs=1e-4)
 
     coordinator.read()
-    left = {planned.name: planned.census for planned in coordinator.show(job).groups}
+    left = {planned.name: planned.states for planned in coordinator.show(job).groups}
     ended = {name: {"CANCELED": 1} for name in ("fails", "lies", "waits")}
     assert left == {"runs": {becomes: 1}, **ended}, "as was said"
 
@@ -676,7 +678,7 @@ def _done(state: str) -> bool:
 def test_every_wait_has_a_line_and_a_wait_for_a_time_counts_down(coordinator: Coordinator) -> None:
     job = backoff(coordinator)
     view = coordinator.client.show(job, why=True)
-    at = view.why["a"].next.at
+    at = view.explanations["a"].next.at
     assert view.why_line("a", at - 12).startswith("attempt 2 in 12s: STEP_FAILED: it broke")
     assert view.why_line("a", at + 1).startswith("attempt 2 now: STEP_FAILED")
     assert view.why_line("b") == "waits for a (BACKOFF)"
@@ -713,8 +715,8 @@ def test_of_a_wide_fork_the_member_in_trouble_is_explained_though_only_some_are(
     coordinator.read()
     view = coordinator.client.show(job, why=True, members=8)
     assert view.why_line("w[50]").startswith("attempt 2 in ")
-    assert len(view.why) == 9  # eight members, and the job
-    assert len(coordinator.client.show(job, why=True).why) == 61
+    assert len(view.explanations) == 9  # eight members, and the job
+    assert len(coordinator.client.show(job, why=True).explanations) == 61
 
 
 def test_of_a_wide_fork_what_runs_is_explained_before_what_is_queued(

@@ -65,9 +65,7 @@ class Asked:
         return offer.held_by(claimant)
 
     def reaches(self, job: str, status: Status) -> None:
-        wait_until(
-            lambda: self.client.show(job).job.status is status, 60, f"job {job} to be {status}"
-        )
+        wait_until(lambda: self.client.show(job).status is status, 60, f"job {job} to be {status}")
 
     def event(self, job: str, kind: str) -> dict[str, Any]:
         """The one event of this kind, once it is there."""
@@ -229,8 +227,8 @@ def test_a_pause_by_message_can_interrupt_what_runs(
     )
     asked.reaches(job, Status.PAUSED)
     (first, second) = asked.client.show(job).groups
-    assert first.census == {"BACKOFF" if now else "SUCCEEDED": 1}
-    assert second.census == {"WAITING": 1}
+    assert first.states == {"BACKOFF" if now else "SUCCEEDED": 1}
+    assert second.states == {"WAITING": 1}
 
 
 def test_schedules_are_set_and_run_by_message(asked: Asked, send: Send) -> None:
@@ -274,7 +272,7 @@ def test_a_submit_by_message_says_who_submitted(asked: Asked, send: Send, by: st
     (listed,) = wait_until(
         lambda: asked.client.jobs(name=f"from-{by}"), 60, "the job to be submitted"
     )
-    assert asked.client.show(listed.id).job.submitted_by == (
+    assert asked.client.show(listed.id).submitted_by == (
         by or f"a Celery task from {anon_nodename()}"
     )
 
@@ -364,11 +362,9 @@ def test_a_retry_by_message_makes_a_new_job_and_says_who_wanted_it(
     send("retry", job=job, params={"year": 2014}, reason="again", **({"by": by} if by else {}))
 
     def retried() -> Sequence[str]:
-        return [
-            one.id for one in asked.client.jobs() if asked.client.show(one.id).job.retry_of == job
-        ]
+        return [one.id for one in asked.client.jobs() if asked.client.show(one.id).retry_of == job]
 
     (new,) = wait_until(retried, 60, f"job {job} to be retried")
-    record = asked.client.show(new).job
+    record = asked.client.show(new)
     assert record.submitted_by == (by or f"a Celery task from {anon_nodename()}")
     assert asked.event(new, "SUBMITTED")["text"] == "again"

@@ -31,14 +31,14 @@ spec = {"name": "own", "groups": [{"name": "g", "spark": False, "steps": [{"pyth
 with Client() as client:
     job = client.submit(spec).id
     view = client.wait(job)
-    print(view.job.status, view.groups[0].members[0].results, coordinator.GREETING, tasks.__file__)
+    print(view.status, view.groups[0].members[0].results, coordinator.GREETING, tasks.__file__)
 """
 APP_WITHOUT_BOTH = """
 from unstuck import Client
 
 spec = {"name": "root", "groups": [{"name": "g", "spark": False, "steps": [{"python": "examples.noop:start"}]}]}
 with Client() as client:
-    print(client.wait(client.submit(spec).id).job.status)
+    print(client.wait(client.submit(spec).id).status)
 """
 PROGRAMS = {
     "worker": ["-m", "celery", "-A", "unstuck.tasks", "worker", "-Q", "light", "-c", "1"],

@@ -85,9 +85,9 @@ def test_the_acl_line_of_the_page_is_enough_for_a_whole_fleet(
         with Client(Settings(redis_url=url, warehouse=str(tmp_path / "warehouse"))) as client:
             done = client.submit({"name": "done", "groups": [group]}).id
             left = client.submit({"name": "left", "groups": [waits]}).id
-            assert client.wait(done).job.status is Status.FINISHED
+            assert client.wait(done).status is Status.FINISHED
             client.cancel(left)
-            assert client.wait(left).job.status is Status.CANCELED
+            assert client.wait(left).status is Status.CANCELED
         wait_until(lambda: admin.exists("unstuck:beat::lock"), 30, "beat to hold its lock")
         cli = Cli(url, tmp_path)
         said = cli("doctor").stdout

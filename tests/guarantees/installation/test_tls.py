@@ -127,7 +127,7 @@ def test_a_fleet_runs_a_job_over_tls_with_a_private_ca_and_a_client_certificate(
                 {"name": "tls", "groups": [{"name": "g", "spark": False, "steps": steps}]}
             ).id
             wait_until(
-                lambda: client.show(job).job.status is Status.FINISHED, 30, "the job to be FINISHED"
+                lambda: client.show(job).status is Status.FINISHED, 30, "the job to be FINISHED"
             )
         cli = Cli(address(front), tmp_path)
         cli.env |= {name: str(value) for name, value in own.items()}

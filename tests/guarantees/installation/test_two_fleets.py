@@ -47,7 +47,7 @@ class Fleet:
     def ran_on(self, job: str) -> set[int]:
         """The processes that ran the groups of a job, once it is finished."""
         view = self.client.wait(job)
-        assert view.job.status is Status.FINISHED
+        assert view.status is Status.FINISHED
         return {
             int(member.worker.rpartition(":")[2]) for one in view.groups for member in one.members
         }

@@ -29,7 +29,7 @@ from unstuck import Client, Settings, Status
 from unstuck.coordinator.model.fleet import FleetView
 from unstuck.coordinator.problems.queues import nobody_takes
 from unstuck.tasks.host import java_version, lacking, unfit_for_spark
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 
@@ -351,7 +351,7 @@ def test_a_fork_on_a_good_and_an_unfit_host_is_done_by_the_good_one_at_no_charge
         coordinators.tend(1)
         job = jobs.submit({"name": "job", "groups": [group]}).id
         view = jobs.wait(job)
-        assert view.job.status is Status.FINISHED, unfit.text()
+        assert view.status is Status.FINISHED, unfit.text()
         assert {(one.attempt, one.losses) for one in view.groups[0].members} == {(1, 0)}
 
 

@@ -47,7 +47,7 @@ def test_a_fleet_on_a_unix_socket_runs_a_job(
                 {"name": "local", "groups": [{"name": "g", "spark": False, "steps": steps}]}
             ).id
             wait_until(
-                lambda: client.show(job).job.status is Status.FINISHED, 30, "the job to be FINISHED"
+                lambda: client.show(job).status is Status.FINISHED, 30, "the job to be FINISHED"
             )
         shown = Cli(address, tmp_path)("show", job)
         assert (shown.returncode, "FINISHED" in shown.stdout) == (0, True), shown.stderr

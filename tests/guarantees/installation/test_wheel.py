@@ -42,7 +42,7 @@ from unstuck import Client, Status
 
 with Client() as client:
     job = client.submit(sys.argv[1]).id
-    status = client.wait(job).job.status if len(sys.argv) > 2 else client.show(job).job.status
+    status = client.wait(job).status if len(sys.argv) > 2 else client.show(job).status
 print(job, status, unstuck.__file__)
 """
 
@@ -197,7 +197,7 @@ def test_without_the_worker_extra_clients_and_coordinators_work_and_a_worker_say
         project.celery(python, "unstuck.coordinator", "worker", "-P", "threads"),
     ):
         wait_until(
-            lambda: client.show(job).groups[0].census.get("QUEUED") == 1,
+            lambda: client.show(job).groups[0].states.get("QUEUED") == 1,
             60,
             "the coordinator to decide",
         )

@@ -125,7 +125,7 @@ class Fleet:
     def finishes(self, job: str) -> None:
         def finished() -> bool:
             self.alive()
-            return self.client.show(job).job.status is Status.FINISHED
+            return self.client.show(job).status is Status.FINISHED
 
         wait_until(finished, BACK_WITHIN, f"{job} to be done, once the trouble is over", every=0.1)
 
@@ -188,7 +188,7 @@ def troubled(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> I
         made = Fleet(server, store, worker, coordinator, client, home, "")
         made.held = made.submit("held", home / "held")
         wait_until(
-            lambda: client.show(made.held).job.status is Status.RUNNING and coordinator.ready(),
+            lambda: client.show(made.held).status is Status.RUNNING and coordinator.ready(),
             30,
             "a running step",
         )
@@ -247,7 +247,7 @@ def test_a_broker_that_refuses_writes_is_waited_for_with_a_step_running_and_a_wa
         jobs = [troubled.submit("waits", gate)]
 
         def woken() -> bool:
-            if troubled.client.show(jobs[-1]).job.status.terminal:
+            if troubled.client.show(jobs[-1]).status.terminal:
                 # The runner had received a wake-up that it had not begun yet.
                 jobs.append(troubled.submit("waits", gate))
             return bool(troubled.store.llen(fleet.KEYS.queue(QUEUE)))
@@ -271,7 +271,7 @@ def test_a_broker_that_refuses_writes_is_waited_for_with_a_step_running_and_a_wa
     finally:
         refusal.end(troubled.store)
     troubled.finishes(jobs[-1])
-    assert troubled.client.show(troubled.held).job.status is Status.RUNNING
+    assert troubled.client.show(troubled.held).status is Status.RUNNING
     for each in new:
         assert "Frequent restarts" not in each.text(), "a log that is flooded tells nothing"
 

@@ -296,7 +296,7 @@ def test_wake_ups_do_not_pile_up_behind_busy_workers(
     looks = set[float | None]()
     while len(looks) < 10:
         coordinator.sweep.run()
-        looks.add(coordinator.show(job).due)
+        looks.add(coordinator.show(job).due_at)
     assert coordinator.redis.llen(queue) == most
     assert len(coordinator.sent) == 20, (
         "one entry for each group, however often its offer is made again"

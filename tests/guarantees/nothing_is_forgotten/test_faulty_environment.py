@@ -392,7 +392,7 @@ def test_a_coordinator_whose_warehouse_client_fails_halts_no_job(
     coordinator.redis.hset(keys.job, "warehouse", str(good))  # the trouble is over
     coordinator.sweep.run()
     view = coordinator.show(job)
-    assert view.job.halted is None, f"{view.job.status}: {view.job.halted}"
+    assert view.halted is None, f"{view.status}: {view.halted}"
 
 
 @pytest.mark.claim(

@@ -136,19 +136,19 @@ def test_publishing_that_hangs_is_told_to_everybody_and_tried_again_when_it_was_
     with hanging(coordinator, tries=1) as inside:
         job = done(coordinator, "one")
         wait_until(lambda: len(inside) == 1, 5, "its publishing to hang")
-        assert [coordinator.status(job), other.show(job).job.reason] == [Status.RUNNING, None]
+        assert [coordinator.status(job), other.show(job).reason] == [Status.RUNNING, None]
         _go_by(coordinator, job, 120.0)
         coordinator.reconciler.reconcile(job)
 
         seen = other.show(job)
-        assert seen.job.reason is not None
-        assert seen.job.reason.code == "PUBLISH_HANGS"
+        assert seen.reason is not None
+        assert seen.reason.code == "PUBLISH_HANGS"
         record = other.record(job)
         assert record.publish_tries == 1
         told = next(
             event for _, event in other.client.events(job) if event["kind"] == "PUBLISH_TROUBLE"
         )
-        assert (told["code"], told["text"]) == ("PUBLISH_HANGS", seen.job.reason.text)
+        assert (told["code"], told["text"]) == ("PUBLISH_HANGS", seen.reason.text)
         why = other.client.explain(job)[0]
         assert (why.tried, why.next.what) == (
             f"tried once: {told['text']}",
@@ -445,7 +445,7 @@ def test_submits_by_message_that_hang_hold_up_no_other_command(
             )
             try:
                 wait_until(
-                    lambda: people.show(job).job.intent is Intent.CANCEL,
+                    lambda: people.show(job).intent is Intent.CANCEL,
                     60,
                     "the cancel to be heard",
                 )

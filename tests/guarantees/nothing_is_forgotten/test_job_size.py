@@ -184,12 +184,12 @@ def test_alter_holds_the_bound_and_gives_runners_the_new_text(coordinator: Coord
     coordinator.client.pause(job)
     coordinator.reconciler.reconcile(job, due=True)
     assert coordinator.client.alter(job, {"groups.a.params.a": "new" * 1000}).answer == "DONE"
-    before = coordinator.show(job).job
+    before = coordinator.show(job)
     with pytest.raises(
         SpecError, match=r"the job would take .* largest part is (a text|what was altered so far)"
     ):
         coordinator.client.alter(job, {"groups.a.conf.k": "v" * (MAX_JOB_BYTES // 2)})
-    assert coordinator.show(job).job == before
+    assert coordinator.show(job) == before
     coordinator.client.resume(job)
     coordinator.reconciler.reconcile(job, due=True)
     (offer,) = coordinator.offers(job)
@@ -235,12 +235,12 @@ def test_a_dynamic_fork_whose_values_the_store_could_not_hold_fails_with_a_reaso
     job = coordinator.submit(*feeding("v", "w"))
     fed(coordinator, job, {name: [big(n, 9000) for n in range(1000)] for name in "vw"})
     view = coordinator.show(job)
-    assert (view.job.status, view.groups[2].census) == (Status.FAILED, {"FAILED": 1})
-    assert view.job.reason is not None
+    assert (view.status, view.groups[2].states) == (Status.FAILED, {"FAILED": 1})
+    assert view.reason is not None
     assert (
         "with the values of f1 (8.6 MB) those of all dynamic forks of the job would take 17.2 MB; "
         "at most 16.0 MB"
-    ) in (view.job.reason.text)
+    ) in (view.reason.text)
     assert coordinator.redis.hkeys(coordinator.keys.of(job).forks) == ["f0"]
 
 
@@ -250,7 +250,7 @@ def test_dynamic_forks_with_too_many_members_in_all_fail_with_a_reason(
     job = coordinator.submit(*feeding(*["v"] * 12), on_failure="finish_others", max_parallel=1)
     fed(coordinator, job, {"v": list(range(10_000))})
     view = coordinator.show(job)
-    failed = [fork for fork in view.groups if fork.census == {"FAILED": 1}]
+    failed = [fork for fork in view.groups if fork.states == {"FAILED": 1}]
     assert view.total < 111_000
     assert [fork.name for fork in failed] == ["f10", "f11"]
     (member,) = failed[0].members

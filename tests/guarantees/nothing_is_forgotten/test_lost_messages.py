@@ -188,7 +188,7 @@ def test_when_the_locks_holder_dies_the_job_goes_on_at_the_end_of_its_term(
 
     # Both ways on: the report that stays pending, and the due that was pushed to the end of the
     # lock's term.
-    assert coordinator.show(job).due == pytest.approx(
+    assert coordinator.show(job).due_at == pytest.approx(
         begun.now + coordinator.settings.lock_term, abs=0.01
     )
     wait_until(lambda: coordinator.sweep.run() and bool(coordinator.sent), 20, "the job to go on")
@@ -209,7 +209,7 @@ def test_when_the_locks_holder_dies_a_job_that_was_due_much_later_goes_on_at_the
     coordinator.redis.zadd(coordinator.keys.due, {job: coordinator.show(job).at + 3600})
     begun = coordinator.store.begin(job, "a coordinator that dies now")
 
-    assert coordinator.show(job).due == pytest.approx(
+    assert coordinator.show(job).due_at == pytest.approx(
         begun.now + coordinator.settings.lock_term, abs=0.01
     )
     wait_until(lambda: coordinator.sweep.run() and bool(coordinator.sent), 20, "the job to go on")

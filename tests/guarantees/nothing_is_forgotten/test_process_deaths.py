@@ -28,12 +28,12 @@ from tests.unit.coordinator.publishing.test_publish_outputs import two_outputs
 from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.status import GroupState
+from unstuck.read_model.group import Member
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.views.jobs.job_facts import GroupView
 
 SLOTS = 6  # one more than runners are frozen at a time
 SOON = {
@@ -144,9 +144,9 @@ class Place:
         return made
 
     def status(self, case: Case) -> Status:
-        return self.client.show(case.job).job.status
+        return self.client.show(case).status
 
-    def made(self, case: Case) -> GroupView:
+    def made(self, case: Case) -> Member:
         return self.client.show(case.job).groups[0].members[0]
 
     def kinds(self, case: Case, group: str | None) -> list[str]:
@@ -282,7 +282,7 @@ def thawed(place: Place) -> dict[Point, Case]:
     finally:
         for case in cases.values():
             pids += reached_by(case.orders[0])
-            case.seen.add(str(place.client.show(case.job).job))
+            case.seen.add(str(place.client.show(case)))
         seconds, micros = place.store.time()
         thawed_at = seconds + micros / 1e6
         thaw(pids)
@@ -310,8 +310,8 @@ def test_a_runner_frozen_past_its_lease_at_any_point_changes_nothing_when_it_tha
     case = thawed[point]
     assert case.struck()
     view = place.client.show(case.job)
-    assert view.job.status is Status.FINISHED
-    assert case.seen == {str(view.job)}, "as it was before the thaw"
+    assert view.status is Status.FINISHED
+    assert case.seen == {str(view)}, "as it was before the thaw"
     record = place.made(case)
     assert (record.state, record.attempt, record.failures, record.losses) == (
         GroupState.SUCCEEDED,
@@ -412,7 +412,7 @@ def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_say
         )
         assert place.client.force_stop(case.job).answer == "DONE"
         place.until("the job to end", lambda: place.status(case).terminal)
-        entries, ended = case.entries(), place.client.show(case.job).job
+        entries, ended = case.entries(), place.client.show(case)
         passing = order(place.arms, Point.AFTER_LOCK, Effect.PASS, case.job)
     finally:
         thaw([pid])
@@ -426,7 +426,7 @@ def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_say
     place.until("the thawed publisher to go on", went_on)
     passing.unlink()
     assert case.entries() == entries
-    assert place.client.show(case.job).job == ended
+    assert place.client.show(case) == ended
     case.look()
     assert case.seen == {case.job if entries == ["package"] else "before"}
 
@@ -457,7 +457,7 @@ def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_
     place.coordinators.tend(awake=1)
     wait_until(lambda: reached_by(death), 30, "the death")
     pending = place.store.xpending(fleet.KEYS.reports, "coordinators")["pending"]
-    place.until("the job to end", lambda: place.client.show(job).job.status is Status.FINISHED)
+    place.until("the job to end", lambda: place.client.show(job).status is Status.FINISHED)
     assert pending >= 500, "read, and applied by nobody"
     events = [(event.get("group"), event["kind"]) for _, event in place.client.events(job)]
     assert len(events) == len(set(events)) == 3 * members + 3

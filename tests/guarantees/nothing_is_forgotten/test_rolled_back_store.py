@@ -293,11 +293,11 @@ def test_a_job_that_runs_again_after_a_rollback_does_not_publish_beside_its_retr
     fails(coordinator, first)
     second = coordinator.client.retry(first).id
     succeeds(coordinator, second, "runner2")
-    assert coordinator.show(second).job.version == 1
+    assert coordinator.show(second).version == 1
     back()
     succeeds(coordinator, first, "runner1")
     assert coordinator.status(first) is Status.FINISHED
-    assert coordinator.show(first).job.version == 1, "the package of the retry"
+    assert coordinator.show(first).version == 1, "the package of the retry"
     assert Warehouse(coordinator.settings.warehouse).head() == 1
 
 
@@ -316,4 +316,4 @@ def test_a_retry_that_was_forgotten_in_a_rollback_is_not_made_again_unless_a_per
         coordinator.client.retry(first, reason="again")
     third = coordinator.client.retry(first, rerun=["a"]).id
     succeeds(coordinator, third, "runner3")
-    assert coordinator.show(third).job.version == 2
+    assert coordinator.show(third).version == 2

@@ -105,6 +105,6 @@ def test_a_lost_worker_never_hides_the_users_own_traceback(coordinator: Coordina
     assert record.first_error == own, "with its traceback"
     assert record.last_error is not None
     assert record.last_error.code == "WORKER_LOST"
-    reason = coordinator.show(job).job.reason
+    reason = coordinator.show(job).reason
     assert reason is not None
     assert "no such table: flights" in reason.text, "and the job says it too"

@@ -146,13 +146,13 @@ def test_a_coordinator_that_is_frozen_at_any_point_and_thaws_when_the_job_has_en
                 hold.reached.wait()
                 wait_until(lambda job=job: job.inherit(heir), 10, f"the heir of {nth} {point}")
                 last = Warehouse(heir.settings.warehouse).head()
-                ended = heir.show(job.id).job
+                ended = heir.show(job.id)
             finally:
                 hold.release()
                 frozen.join()
         assert hold.at is point
         assert not frozen.is_alive()
-        assert heir.show(job.id).job == ended
+        assert heir.show(job.id) == ended
         assert Warehouse(heir.settings.warehouse).head() == last
         check(heir, job, (nth, point))
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.coordinator import SUCCEEDED, Coordinator, group
 from unstuck.coordinator.store.runner_wake_ups import idle_runner
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.runner.take import run_ready
 from unstuck.tasks.transport.lease import FinishAnswer, Lease
 

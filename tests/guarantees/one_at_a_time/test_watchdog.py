@@ -19,7 +19,7 @@ import redis
 from tests.support import fleet
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.identity import RunsOn
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.warehouse.probe import ANSWERS_WITHIN

@@ -132,7 +132,7 @@ def test_a_month_of_nights(
 
         def run(specs: list[JobSpec]) -> None:
             jobs = [client.submit(spec).id for spec in specs]
-            assert {client.wait(job).job.status for job in jobs} == {Status.FINISHED}
+            assert {client.wait(job).status for job in jobs} == {Status.FINISHED}
 
         run(
             [nightly.with_params({"day": day}) for day in DAYS]

@@ -13,8 +13,8 @@ from tests.support import fleet
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
-from unstuck.views.jobs.job_facts import GroupView
-from unstuck.views.jobs.job_views import JobView
+from unstuck.read_model.group import Member
+from unstuck.read_model.job import JobInfo
 
 STEPS = "tests.support.steps.fleet_steps"
 
@@ -55,13 +55,13 @@ def client(redis_server: RedisServer, warehouse: Path) -> Iterator[Client]:
         yield client
 
 
-def ended(client: Client, spec: JobSpec) -> JobView:
+def ended(client: Client, spec: JobSpec) -> JobInfo:
     submitted = client.submit(spec).id
-    assert client.wait(submitted).job.terminal
+    assert client.wait(submitted).terminal
     return client.show(submitted)
 
 
-def group(view: JobView) -> GroupView:
+def group(view: JobInfo) -> Member:
     (one,) = view.claimed
     return one
 
@@ -70,13 +70,13 @@ def test_a_step_writes_the_small_files_of_many_jobs_together_and_the_rows_stay(
     client: Client, warehouse: Path
 ) -> None:
     for _ in range(4):
-        assert ended(client, LOAD).job.status is Status.FINISHED
+        assert ended(client, LOAD).status is Status.FINISHED
     place = str(warehouse)
     before = pl.read_parquet(published_files(place, "flights")).rows()
     assert len(published_files(place, "flights")) == 4
 
     done = ended(client, job({"compact": "flights"}))
-    assert done.job.status is Status.FINISHED
+    assert done.status is Status.FINISHED
     results = group(done).results
     assert {name: results[name] for name in ("version", "before", "after", "kept")} == {
         "version": 5,
@@ -88,13 +88,13 @@ def test_a_step_writes_the_small_files_of_many_jobs_together_and_the_rows_stay(
     assert pl.read_parquet(published_files(place, "flights")).rows() == before
 
     again = ended(client, job({"compact": "flights", "params": {"target": 64}}))
-    assert again.job.status is Status.FINISHED
+    assert again.status is Status.FINISHED
     assert group(again).results["version"] == 0, "nothing is left to do"
 
 
 def test_a_dataset_that_was_not_published_is_no_matter_of_retries(client: Client) -> None:
     failed = ended(client, job({"compact": "fligths"}))
-    assert failed.job.status is Status.FAILED
+    assert failed.status is Status.FAILED
     assert group(failed).attempt == 1
     assert "fligths" in group(failed).reason.text
 
@@ -106,15 +106,15 @@ def test_a_retry_compacts_what_was_published_since(client: Client, warehouse: Pa
     spec = JobSpec.model_validate(
         {"name": "job", "groups": [upkeep, {**fails, "steps": [{"python": f"{STEPS}:never"}]}]}
     )
-    assert ended(client, LOAD).job.status is Status.FINISHED
+    assert ended(client, LOAD).status is Status.FINISHED
     failed = ended(client, spec)
-    assert failed.job.status is Status.FAILED
+    assert failed.status is Status.FAILED
     for _ in range(2):
-        assert ended(client, LOAD).job.status is Status.FINISHED
+        assert ended(client, LOAD).status is Status.FINISHED
     files = len(published_files(place, "flights"))
 
-    again = client.wait(client.retry(failed.job.id).id)
-    assert again.job.terminal
+    again = client.wait(client.retry(failed.id).id)
+    assert again.terminal
     assert len(published_files(place, "flights")) < files
     reason = next(one.reason for one in again.claimed if one.id == "upkeep")
     assert (reason.code, reason.text) == (

@@ -71,7 +71,7 @@ def test_a_disk_that_stays_full_uses_up_the_retries_and_the_reason_says_so(
         assert run_next(coordinator, job, tmp_path, FULL) == "failed APPLIED"
 
     shown = coordinator.show(job)
-    assert shown.job.status is Status.FAILED
+    assert shown.status is Status.FAILED
     record = shown.groups[0].members[0]
     assert (record.attempt, record.failures, record.state) == (3, 3, GroupState.FAILED)
     assert record.reason is not None

@@ -22,8 +22,8 @@ from unstuck import Client, JobSpec, Settings, SpecError, Status, published_file
 from unstuck.cli.app import app
 from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.store.submissions import Submissions
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.views.jobs.job_views import JobView
 
 STEPS = """
 import pathlib
@@ -114,14 +114,14 @@ class Shop:
     def submit(self, spec: str, **params: Any) -> str:
         return self.client.submit(JobSpec.from_text(spec).with_params(params)).id
 
-    def ended(self, job: str) -> JobView:
+    def ended(self, job: str) -> JobInfo:
         return self.client.wait(job)
 
     def publish(self, price: int) -> int:
         """Publish the dataset ``prices`` again. Returns its version."""
         view = self.ended(self.submit(PRICES, price=price))
-        assert view.job.status is Status.FINISHED, view.job.reason
-        return view.job.version
+        assert view.status is Status.FINISHED, view.reason
+        return view.version
 
     @property
     def seen(self) -> list[str]:
@@ -158,7 +158,7 @@ def shop(running: str, tmp_path: Path) -> Shop:
     return Shop(running, tmp_path)
 
 
-def reasons(view: JobView) -> dict[str, str]:
+def reasons(view: JobInfo) -> dict[str, str]:
     records = {member.id: member for group in view.groups for member in group.members}
     return {name: record.reason.text if record.reason else "" for name, record in records.items()}
 
@@ -182,7 +182,7 @@ def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the
 
     # Then: nothing of it read the newer version, and what it read is on record
     ended = shop.ended(job)
-    assert ended.job.status is Status.FINISHED
+    assert ended.status is Status.FINISHED
     assert set(shop.seen) == {"[1, 1, 1]"}
     rows = duckdb.read_parquet(published_files(shop.warehouse, "report")).fetchall()
     assert rows == [(1, [1, 2])] * 3
@@ -226,8 +226,8 @@ def test_a_job_that_a_vacuum_does_not_know_of_reads_a_version_that_the_vacuum_ke
 
     # Then: it has looked again
     assert [(told["oldest"], told["files"], told["kept_for"]) for told in vacuums] == [(2, 1, "")]
-    assert ended.job.status is Status.FINISHED, ended.job.reason
-    assert record_of(shop.client, ended.job.id).base == 2
+    assert ended.status is Status.FINISHED, ended.reason
+    assert record_of(shop.client, ended.id).base == 2
     assert set(shop.seen) == {"[2, 2, 2]"}
 
 
@@ -258,7 +258,7 @@ def test_a_version_that_a_job_names_stays_if_a_vacuum_begins_as_the_job_is_store
     wait_until(lambda: shop.seen, 60, "the first attempt")
     (shop.folder / "open").touch()
     ended = shop.ended(jobs[0])
-    assert ended.job.status is Status.FINISHED, ended.job.reason
+    assert ended.status is Status.FINISHED, ended.reason
     assert set(shop.seen) == {"[2, 1, 2]"}
 
     # And: once it has ended, the files go, and a job that names the version is refused
@@ -282,7 +282,7 @@ def test_a_version_that_the_retry_of_a_job_reads_stays(
 
     def fail() -> None:
         failed.append(shop.submit(named, folder=str(shop.folder)))
-        assert shop.ended(failed[0]).job.status is Status.FAILED
+        assert shop.ended(failed[0]).status is Status.FAILED
 
     keep_from = Warehouse.keep_from
 
@@ -299,7 +299,7 @@ def test_a_version_that_the_retry_of_a_job_reads_stays(
 
     (shop.folder / "open").touch()
     ended = shop.ended(shop.client.retry(failed[0]).id)
-    assert ended.job.status is Status.FINISHED, reasons(ended)
+    assert ended.status is Status.FINISHED, reasons(ended)
     assert shop.seen[-1] == "[2, 1, 2]"
 
 
@@ -310,7 +310,7 @@ def test_a_job_that_failed_since_its_version_is_gone_holds_up_no_vacuum(shop: Sh
         shop.publish(price)
     named = REPORT.replace("now: prices@latest", "now: prices@1").replace("max: 1000", "max: 0")
     job = shop.submit(named, folder=str(shop.folder))
-    assert shop.ended(job).job.status is Status.FAILED
+    assert shop.ended(job).status is Status.FAILED
     Warehouse(shop.warehouse).finish_vacuum(2)
     shop.publish(3)
     told = shop.command("vacuum", "--keep", "1", "--older-than", "0s")
@@ -321,16 +321,16 @@ def test_a_retry_takes_over_only_what_read_the_newest_version(shop: Shop) -> Non
     shop.publish(price=1)
     once = REPORT.replace("max: 1000", "max: 0")
     failed = shop.ended(shop.submit(once, folder=str(shop.folder)))
-    assert failed.job.status is Status.FAILED
-    same = shop.ended(shop.client.retry(failed.job.id).id)
+    assert failed.status is Status.FAILED
+    same = shop.ended(shop.client.retry(failed.id).id)
     assert reasons(same)["first"] == "an earlier attempt had finished this work; nothing was run"
 
     shop.publish(price=2)
     (shop.folder / "open").touch()
-    again = shop.ended(shop.client.retry(same.job.id).id)
-    assert again.job.status is Status.FINISHED
+    again = shop.ended(shop.client.retry(same.id).id)
+    assert again.status is Status.FINISHED
     assert reasons(again)["first"] == (
-        f"the dataset prices was published again since job {failed.job.id}, so it ran again"
+        f"the dataset prices was published again since job {failed.id}, so it ran again"
     )
     assert reasons(again)["each[0]"] == "an earlier attempt had finished this work; nothing was run"
     assert shop.seen == ["[1, 1, 1]", "[1, 1, 1]", "[2, 2, 2]"]
@@ -344,15 +344,15 @@ def test_of_jobs_that_add_to_what_they_have_read_none_loses_a_row_of_another(sho
     jobs = [shop.submit(ADD, id=n, folder=str(shop.folder)) for n in range(3)]
     (shop.folder / "open").touch()
     views = {job: shop.ended(job) for job in jobs}
-    overtaken = [job for job, view in views.items() if view.job.status is Status.FAILED]
+    overtaken = [job for job, view in views.items() if view.status is Status.FAILED]
     assert len(overtaken) == 2
     (first,) = set(jobs) - set(overtaken)
     for job in overtaken:
-        reason = views[job].job.reason
+        reason = views[job].reason
         assert reason is not None
         assert reason.code == "DATASET_CHANGED"
         assert f"job {first} has published version 1 of it" in reason.text
-        assert shop.ended(shop.client.retry(job).id).job.status is Status.FINISHED
+        assert shop.ended(shop.client.retry(job).id).status is Status.FINISHED
     rows = duckdb.read_parquet(published_files(shop.warehouse, "dim")).fetchall()
     assert sorted(rows) == [(0,), (1,), (2,)]
     assert [
@@ -370,7 +370,7 @@ def test_a_run_of_a_schedule_that_another_job_has_overtaken_is_tried_again_by_it
     """The run is submitted while the other job has not published, and begins when it has."""
     other = shop.submit(ADD, id=0, folder=str(shop.folder))
     wait_until(
-        lambda: shop.client.show(other).job.status is Status.RUNNING, 30, "the other job to begin"
+        lambda: shop.client.show(other).status is Status.RUNNING, 30, "the other job to begin"
     )
     spec = JobSpec.from_text(ADD).with_params({"id": 1, "folder": str(shop.folder)})
     schedules, name = shop.client.schedules, "add"
@@ -404,7 +404,7 @@ def test_a_version_is_read_by_its_number(shop: Shop) -> None:
         shop.publish(price)
     (shop.folder / "open").touch()
     spec = REPORT.replace("prices@latest", "prices@2")
-    assert shop.ended(shop.submit(spec, folder=str(shop.folder))).job.status is Status.FINISHED
+    assert shop.ended(shop.submit(spec, folder=str(shop.folder))).status is Status.FINISHED
     assert shop.seen == ["[3, 2, 3]"]
     assert Warehouse(shop.warehouse).history("report", 1)[0].datasets["report"].inputs == {
         "prices": [2, 3]
@@ -420,7 +420,7 @@ params: {version: 1}
 groups: [{name: older, spark: false, retry: {max: 0}, steps: [{python: "shop:older", output: older}]}]
 """
     for version, price in ((1, 10), (2, 20), (3, 30)):
-        assert shop.ended(shop.submit(spec, version=version)).job.status is Status.FINISHED
+        assert shop.ended(shop.submit(spec, version=version)).status is Status.FINISHED
         assert duckdb.read_parquet(published_files(shop.warehouse, "older")).fetchall() == [
             (price,)
         ]
@@ -428,7 +428,7 @@ groups: [{name: older, spark: false, retry: {max: 0}, steps: [{python: "shop:old
             "prices": [version]
         }
     ended = shop.ended(shop.submit(spec, version=100))
-    assert ended.job.status is Status.FAILED
+    assert ended.status is Status.FAILED
     assert "version 100" in reasons(ended)["older"]
 
 
@@ -438,7 +438,7 @@ def test_a_dataset_that_is_not_published_fails_the_group_at_once_and_names_those
     shop.publish(price=1)
     asked = REPORT.replace("inputs: {prices: prices}", "inputs: {prices: price}")
     ended = shop.ended(shop.submit(asked, folder=str(shop.folder)))
-    assert ended.job.status is Status.FAILED
+    assert ended.status is Status.FAILED
     text = reasons(ended)["first"]
     assert text.startswith(
         "no dataset 'price' was published at version 1 of the warehouse, the newest one when this "
@@ -452,7 +452,7 @@ def test_a_dataset_that_is_not_published_fails_the_group_at_once_and_names_those
         "output: made}]}]"
     )
     ended = shop.ended(shop.submit(look))
-    assert ended.job.status is Status.FINISHED
+    assert ended.status is Status.FINISHED
     assert "no dataset 'taxes'" in ended.groups[0].members[0].results["said"]
     assert Warehouse(shop.warehouse).history("made", 1)[0].datasets["made"].inputs == {}
 
@@ -468,7 +468,7 @@ groups:
     steps: [{python: "shop:both", output: both}]
 """
     job = shop.submit(spec, days=[2, 1])
-    assert shop.ended(job).job.status is Status.FINISHED
+    assert shop.ended(job).status is Status.FINISHED
     rows = duckdb.read_parquet(published_files(shop.warehouse, "both")).fetchall()
     assert sorted(rows) == [(1, "AA"), (1, "UA"), (2, "AA"), (2, "UA")]
     (shown,) = shop.command("show", job)["groups"]
@@ -492,7 +492,7 @@ def test_a_fork_runs_once_for_each_value_in_a_published_dataset(shop: Shop) -> N
     version = shop.publish(price=3)
     job = shop.submit(LABELS)
     shop.publish(price=4)
-    assert shop.ended(job).job.status is Status.FINISHED
+    assert shop.ended(job).status is Status.FINISHED
     assert duckdb.read_parquet(published_files(shop.warehouse, "labels")).fetchall() == [(3,)]
     reader, label = shop.command("show", job)["groups"]
     assert (reader["name"], label["name"]) == ("label-values", "label")
@@ -514,5 +514,5 @@ def test_values_of_a_published_dataset_that_no_fork_can_have_fail_the_job_at_onc
 ) -> None:
     shop.ended(shop.submit(PRICES.replace("price: 1", "price: null"), price=price))
     view = shop.ended(shop.submit(LABELS.replace("prices.price", source)))
-    assert view.job.status is Status.FAILED
+    assert view.status is Status.FAILED
     assert message in reasons(view)["label-values"]

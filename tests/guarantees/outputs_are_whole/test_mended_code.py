@@ -19,7 +19,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, NoSuchGroup, Settings, Status, published_files
 from unstuck.coordinator.model.records import Reason
-from unstuck.views.jobs.job_views import JobView
+from unstuck.read_model.job import JobInfo
 
 STEPS = """
 import pyarrow as pa
@@ -77,7 +77,7 @@ class Shop:
             coordinators.tend(1)
             yield
 
-    def ended(self, job: str) -> JobView:
+    def ended(self, job: str) -> JobInfo:
         return self.client.wait(job)
 
 
@@ -86,7 +86,7 @@ def shop(redis_server: RedisServer, tmp_path: Path) -> Shop:
     return Shop(redis_server.url, tmp_path)
 
 
-def reasons(view: JobView) -> dict[str, str]:
+def reasons(view: JobInfo) -> dict[str, str]:
     records = {member.id: member for group in view.groups for member in group.members}
     return {name: record.reason.code if record.reason else "" for name, record in records.items()}
 
@@ -98,7 +98,7 @@ def test_a_retry_takes_nothing_over_that_other_code_has_made(shop: Shop) -> None
     # Given: a job that failed, and whose first groups succeeded
     shop.deploy(price=-1)
     with shop.running():
-        failed = shop.ended(shop.client.submit(JobSpec.from_text(SPEC)).id).job
+        failed = shop.ended(shop.client.submit(JobSpec.from_text(SPEC)).id)
         assert failed.status is Status.FAILED
 
     # When: the code is mended, the workers are started again, and the job is retried
@@ -107,7 +107,7 @@ def test_a_retry_takes_nothing_over_that_other_code_has_made(shop: Shop) -> None
         retried = shop.ended(shop.client.retry(failed.id).id)
 
     # Then: only what the code has not made is taken over, and the rest says why it ran
-    assert retried.job.status is Status.FINISHED
+    assert retried.status is Status.FINISHED
     assert reasons(retried) == {"rates": "ADOPTED", "prices": "RAN_AGAIN", "report": "RAN_AGAIN"}
     said = {group.name: group.members[0].reason for group in retried.groups}
     assert said["prices"] == Reason(
@@ -128,7 +128,7 @@ def test_a_retry_says_what_it_runs_again_and_what_it_takes_over_in_any_case(shop
     # Given: a job that failed in its last group, and code that has changed since
     shop.deploy(price=-1)
     with shop.running():
-        failed = shop.ended(shop.client.submit(JobSpec.from_text(SPEC)).id).job
+        failed = shop.ended(shop.client.submit(JobSpec.from_text(SPEC)).id)
     shop.deploy(price=7)
 
     # When: it is retried from its last group on; then with one group again
@@ -143,7 +143,7 @@ def test_a_retry_says_what_it_runs_again_and_what_it_takes_over_in_any_case(shop
     (said,) = (group.members[0].reason for group in rerun.groups if group.name == "rates")
     assert said is not None
     assert said.text.startswith("it was asked to run again")
-    assert (again.id, again.new) == (rerun.job.id, False), "the same retry twice is one job"
+    assert (again.id, again.new) == (rerun.id, False), "the same retry twice is one job"
     with pytest.raises(NoSuchGroup, match=r"no group rate.*did you mean 'rates'"):
         shop.client.retry(failed.id, rerun=["rate"])
 
@@ -156,10 +156,10 @@ def test_a_retry_with_a_mended_spec_takes_over_the_groups_that_did_not_change(sh
     shop.deploy(price=-1)
     mended = SPEC.replace("shop.steps:report", "rates:rates")
     with shop.running():
-        failed = shop.ended(shop.client.submit(JobSpec.from_text(SPEC)).id).job
+        failed = shop.ended(shop.client.submit(JobSpec.from_text(SPEC)).id)
         assert failed.status is Status.FAILED
         retried = shop.ended(shop.client.retry(failed.id, spec=JobSpec.from_text(mended)).id)
-    assert retried.job.status is Status.FINISHED
+    assert retried.status is Status.FINISHED
     told = reasons(retried)
     assert (told["rates"], told["prices"]) == ("ADOPTED", "ADOPTED")
     assert told["report"] != "ADOPTED"
@@ -195,7 +195,7 @@ groups:
         "def broken(spark, ctx):\n    assert ctx.params['rate'] == 3 or ctx.params['price'] == 3\n"
     )
     with shop.running():
-        failed = shop.ended(shop.client.submit(JobSpec.from_text(spec)).id).job
+        failed = shop.ended(shop.client.submit(JobSpec.from_text(spec)).id)
         assert failed.status is Status.FAILED
 
         # When: it is retried with another rate, or another price
@@ -203,7 +203,7 @@ groups:
         price = shop.ended(shop.client.retry(failed.id, params={"price": 3}).id)
 
     # Then: what read it runs again and says why, with what comes after it; nothing else does
-    assert (rate.job.status, price.job.status) == (Status.FINISHED, Status.FINISHED)
+    assert (rate.status, price.status) == (Status.FINISHED, Status.FINISHED)
     told = {"neither": "ADOPTED", "told": "ADOPTED", "report": "RAN_AGAIN"}
     same = {"looked": "ADOPTED", "asked": "ADOPTED"}
     assert reasons(rate) == {**told, **same, "given": "RAN_AGAIN", "after": "RAN_AGAIN"}
@@ -243,9 +243,9 @@ groups:
   - {{name: end, needs: [a, b], spark: false, steps: [{{python: "keeping:broken"}}]}}
 """
     with shop.running():
-        failed = shop.ended(shop.client.submit(JobSpec.from_text(spec)).id).job
+        failed = shop.ended(shop.client.submit(JobSpec.from_text(spec)).id)
         retried = shop.ended(shop.client.retry(failed.id, params={"url": 2}).id)
-    assert retried.job.status is Status.FINISHED
+    assert retried.status is Status.FINISHED
     assert reasons(retried) == {"a": "RAN_AGAIN", "b": "RAN_AGAIN", "end": "RAN_AGAIN"}
 
 
@@ -256,7 +256,7 @@ def test_a_code_version_stands_for_the_code(shop: Shop) -> None:
     )
     shop.deploy(price=-1)
     with shop.running():
-        failed = shop.ended(shop.client.submit(spec).id).job
+        failed = shop.ended(shop.client.submit(spec).id)
     shop.deploy(price=7)
     with shop.running():
         retried = shop.ended(shop.client.retry(failed.id).id)
@@ -279,7 +279,7 @@ def test_code_that_was_mended_while_the_workers_run_is_what_runs_and_what_counts
     }
     first = {"name": "rates", "groups": [group]}
     with shop.running():
-        assert shop.ended(shop.client.submit(first).id).job.status is Status.FINISHED
+        assert shop.ended(shop.client.submit(first).id).status is Status.FINISHED
         shop.deploy(price=7)
         # When: its own step runs there for the first time
         ended = shop.ended(shop.client.submit(JobSpec.from_text(SPEC)).id)
@@ -288,7 +288,7 @@ def test_code_that_was_mended_while_the_workers_run_is_what_runs_and_what_counts
 
     # Then: no restart was needed, and other workers find the same code. A runner that waited for
     # its next offer while the code was mended has given that offer back, which is no failure.
-    assert (ended.job.status, again.job.status) == (Status.FINISHED, Status.FINISHED)
+    assert (ended.status, again.status) == (Status.FINISHED, Status.FINISHED)
     assert [view.groups[0].members[0].failures for view in (ended, again)] == [0, 0]
     assert again.groups[0].members[0].attempt == 1
     assert duckdb.read_parquet(

@@ -59,9 +59,9 @@ def test_a_load_for_each_day_of_a_month(
             client.submit(spec.with_params({"day": day}), key=f"nightly-{day}").id for day in DAYS
         ]
         assert repeated == jobs
-        assert {client.wait(job).job.status for job in jobs} == {Status.FINISHED}
+        assert {client.wait(job).status for job in jobs} == {Status.FINISHED}
         again = client.submit(spec.with_params({"day": AGAIN})).id
-        assert client.wait(again).job.status is Status.FINISHED
+        assert client.wait(again).status is Status.FINISHED
 
     flights = published_files(warehouse, "flights_by_day")
     truth = (

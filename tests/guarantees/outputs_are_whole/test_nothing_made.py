@@ -17,7 +17,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.model.records import Reason
-from unstuck.views.jobs.job_views import JobView
+from unstuck.read_model.job import JobInfo
 
 STEPS = """
 from pathlib import Path
@@ -63,16 +63,16 @@ class Project:
         (folder / "telling.py").write_text(STEPS)
         (folder / "counting.py").write_text(STEPS)
 
-    def ended(self, job: str) -> JobView:
+    def ended(self, job: str) -> JobInfo:
         return self.client.wait(job)
 
     def told(self) -> int:
         return len((self.folder / "told").read_text())
 
-    def broken_job(self) -> JobView:
+    def broken_job(self) -> JobInfo:
         (self.folder / "broken").touch()
         view = self.ended(self.client.submit(JobSpec.from_text(SPEC)).id)
-        assert view.job.status is Status.FAILED
+        assert view.status is Status.FAILED
         (self.folder / "broken").unlink()
         return view
 
@@ -89,7 +89,7 @@ def project(redis_server: RedisServer, tmp_path: Path) -> Iterator[Project]:
         yield project
 
 
-def reasons(view: JobView) -> dict[str, Reason | None]:
+def reasons(view: JobInfo) -> dict[str, Reason | None]:
     return {member.id: member.reason for group in view.groups for member in group.members}
 
 
@@ -99,15 +99,15 @@ def test_a_retry_does_nothing_again_that_a_group_did_which_made_nothing(project:
     assert project.told() == 4
 
     # When: it is retried, and the retry of a job that had no time to take anything over, too
-    retried = project.ended(project.client.retry(failed.job.id).id)
+    retried = project.ended(project.client.retry(failed.id).id)
 
     # Then: nothing is told again, and what stands behind it is read in its place
-    assert retried.job.status is Status.FINISHED
+    assert retried.status is Status.FINISHED
     assert project.told() == 4
     assert {
         id for id, reason in reasons(retried).items() if reason and reason.code == "ADOPTED"
     } == {*("tell", "many[0]", "many[1]", "many[2]", "count")}
-    staging = project.folder / "warehouse" / "_staging" / failed.job.id
+    staging = project.folder / "warehouse" / "_staging" / failed.id
     marked = {path.parent.parent.name for path in staging.glob("*/*/_marker.json")}
     assert marked == {"many.1", "count"}, "what made nothing has no folder"
     assert not [path for path in staging.glob("tell/*") if path.is_dir()]
@@ -124,14 +124,14 @@ def test_mended_code_of_a_group_that_made_nothing_runs_again_and_so_does_what_ca
 
     # When: its code is mended
     (project.folder / "telling.py").write_text(STEPS.replace('write("x")', 'write("yy")'))
-    retried = project.ended(project.client.retry(failed.job.id).id)
+    retried = project.ended(project.client.retry(failed.id).id)
 
     # Then: it says so, and what may have read what it did runs again, too
-    assert retried.job.status is Status.FINISHED
+    assert retried.status is Status.FINISHED
     assert project.told() == 4 + 8
     found = reasons(retried)
     assert found["tell"] == Reason(
-        "RAN_AGAIN", f"the code of its steps changed since job {failed.job.id}, so it ran again"
+        "RAN_AGAIN", f"the code of its steps changed since job {failed.id}, so it ran again"
     )
     said = found["count"]
     assert said is not None

@@ -91,12 +91,12 @@ def test_what_users_read_and_run_finds_a_warehouse_on_s3(
 
         def ended() -> bool:
             coordinators.tend(1)
-            return client.show(job).job.terminal
+            return client.show(job).terminal
 
         for n in range(2):
             job = client.submit(spec.with_params({"n": n})).id
             wait_until(ended, 100, f"the end of {job}")
-            assert client.show(job).job.status is Status.FINISHED
+            assert client.show(job).status is Status.FINISHED
             assert look(Warehouse(uri)) == n
 
         log = CliRunner().invoke(app, ["logs", job, "load"], env=environ)

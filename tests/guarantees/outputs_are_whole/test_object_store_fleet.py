@@ -25,10 +25,10 @@ from tests.support.network.s3_server import S3Server
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, published_files
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.views.jobs.job_views import JobView
 
 STEPS = """
 from pathlib import Path
@@ -98,11 +98,11 @@ class Lake:
             {"name": "lake", "groups": groups, "publish": ["first", "second"]}
         ).id
 
-    def ended(self, job: str) -> JobView:
-        def over() -> JobView | None:
+    def ended(self, job: str) -> JobInfo:
+        def over() -> JobInfo | None:
             self.coordinators.tend(2)
             view = self.client.show(job)
-            return view if view.job.terminal else None
+            return view if view.terminal else None
 
         return wait_until(over, 60, f"the end of {job}")
 
@@ -188,7 +188,7 @@ def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(
     # Given: something is published, and the publisher of the next job stands still at its slot
     (lake.home / "gate").touch()
     before = lake.submit(0)
-    assert lake.ended(before).job.status is Status.FINISHED
+    assert lake.ended(before).status is Status.FINISHED
     effect = order(lake.arms, point, Effect.FREEZE)
     job = lake.submit(1)
     wait_until(lambda: reached_by(effect), 60, "the publisher to freeze")
@@ -199,7 +199,7 @@ def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(
         )
         # When: the user ends the job, and another coordinator asks the log
         assert lake.client.force_stop(job).answer == "DONE"
-        ended = lake.ended(job).job
+        ended = lake.ended(job)
     finally:
         psutil.Process(pid).resume()
 
@@ -208,9 +208,9 @@ def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(
     kind, n = ("abort", 0) if point is Point.BEFORE_ENTRY else ("package", 1)
     assert ended.status is (Status.CANCELED if kind == "abort" else Status.FINISHED)
     after = lake.submit(2)
-    assert lake.ended(after).job.status is Status.FINISHED
+    assert lake.ended(after).status is Status.FINISHED
     assert lake.entries() == [("package", before), (kind, job), ("package", after)]
-    assert lake.client.show(job).job.status is ended.status
+    assert lake.client.show(job).status is ended.status
     assert lake.read("first", version=2) == [n] * 3
     assert lake.read("first") == lake.read("second") == [2] * 3
 
@@ -223,7 +223,7 @@ def test_a_retry_takes_over_work_on_s3_and_the_sweep_leaves_what_counts(lake: La
     # Given: a job of which the first group succeeded, and the second failed after it had staged
     # rows
     failed = lake.submit(7)
-    assert lake.ended(failed).job.status is Status.FAILED
+    assert lake.ended(failed).status is Status.FAILED
     assert {group: len(names) for group, names in lake.staged(failed).items()} == {
         "first": 1,
         "second": 1,
@@ -234,7 +234,7 @@ def test_a_retry_takes_over_work_on_s3_and_the_sweep_leaves_what_counts(lake: La
     retried = lake.ended(lake.client.retry(failed).id)
 
     # Then: the marker of the first group is taken over, and nothing of it runs again
-    assert retried.job.status is Status.FINISHED
+    assert retried.status is Status.FINISHED
     reasons = {group.name: group.members[0].reason for group in retried.groups}
     assert reasons["first"] is not None
     assert reasons["first"].code == "ADOPTED"
@@ -242,7 +242,7 @@ def test_a_retry_takes_over_work_on_s3_and_the_sweep_leaves_what_counts(lake: La
     assert lake.read("first") == lake.read("second") == [7] * 3
 
     # When: nobody can hold a lease any more; then both jobs are forgotten
-    jobs = (failed, retried.job.id)
+    jobs = (failed, retried.id)
     index = fleet.KEYS.staging_index
 
     def due() -> None:
@@ -254,7 +254,7 @@ def test_a_retry_takes_over_work_on_s3_and_the_sweep_leaves_what_counts(lake: La
         return "second" not in lake.staged(failed)
 
     wait_until(swept, 30, "the attempt that counts for nothing to be swept", every=0.2)
-    assert len(lake.staged(failed)["first"]) == len(lake.staged(retried.job.id)["second"]) == 1
+    assert len(lake.staged(failed)["first"]) == len(lake.staged(retried.id)["second"]) == 1
 
     for job in jobs:
         lake.store.delete(*lake.store.keys(f"*{{{job}}}*"))
@@ -272,7 +272,7 @@ def test_a_retry_takes_over_work_on_s3_and_the_sweep_leaves_what_counts(lake: La
     wait_until(forgotten, 30, "both to be forgotten", every=0.2)
 
     # Then: what is published stands, and nothing else
-    assert [*lake.staged(failed), *lake.staged(retried.job.id)] == ["first", "second"]
+    assert [*lake.staged(failed), *lake.staged(retried.id)] == ["first", "second"]
     names = Warehouse(lake.uri).storage.names
     left = [
         names(f"_staging/{job}/{group}")

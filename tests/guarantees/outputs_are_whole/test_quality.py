@@ -18,8 +18,8 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.cli.app import app
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.views.jobs.job_views import JobView
 
 RULES = {"has_distance": "distance > 0", "known_carrier": "carrier is not null"}
 STEPS = "tests.support.steps.frame_steps.quality"
@@ -39,12 +39,12 @@ class Fleet:
             "COLUMNS": "200",
         }
 
-    def run(self, *groups: dict[str, Any], **more: Any) -> JobView:
+    def run(self, *groups: dict[str, Any], **more: Any) -> JobInfo:
         full = [{"spark": False, "retry": {"max": 5, "backoff": "1s"}, **group} for group in groups]
         job = self._client.submit(JobSpec.model_validate({"name": "x", "groups": full, **more})).id
         return self._client.wait(job)
 
-    def load(self, outputs: dict[str, Any], **params: Any) -> JobView:
+    def load(self, outputs: dict[str, Any], **params: Any) -> JobInfo:
         """A job of one group that makes flights."""
         step = {"python": f"{STEPS}:flights", "output": "flights", "params": params}
         return self.run({"name": "load", "steps": [step]}, outputs={"flights": outputs})
@@ -84,14 +84,14 @@ def whole(running: str, tmp_path: Path) -> Fleet:
 def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears(
     whole: Fleet, caught: bool
 ) -> None:
-    def run(bad: int) -> JobView:
+    def run(bad: int) -> JobInfo:
         quality = {"quality": {"rules": RULES, "max_rejected_ratio": 0.01}}
         outputs = dict.fromkeys(("first", "middle", "last"), quality)
         step = {"python": f"{STEPS}:three", "params": {"bad": bad, "caught": caught}}
         return whole.run({"name": "load", "steps": [step]}, outputs=outputs)
 
     failed = run(2)
-    assert failed.job.status is Status.FAILED
+    assert failed.status is Status.FAILED
     record = failed.groups[0].members[0]
     assert record.attempt == 1, "no retry would help"
     assert record.reason is not None
@@ -101,11 +101,9 @@ def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears
     assert Warehouse(whole.warehouse).state() == {}
 
     passed = run(1)
-    assert passed.job.status is Status.FINISHED
+    assert passed.status is Status.FINISHED
     names = ("first", "middle", "last")
-    assert sorted(passed.job.published) == sorted(
-        [*names, *(f"{name}__rejected" for name in names)]
-    )
+    assert sorted(passed.published) == sorted([*names, *(f"{name}__rejected" for name in names)])
     assert {name: whole.count(name) for name in names} == {"first": 100, "middle": 99, "last": 100}
     rejected = duckdb.read_parquet(published_files(whole.warehouse, "middle__rejected"))
     assert rejected.fetchall()[0][-1] == ["has_distance", "known_carrier"]
@@ -126,21 +124,19 @@ def test_show_counts_good_and_rejected_rows_by_rule(whole: Fleet) -> None:
         },
     ]
     view = whole.run(*groups, outputs={"flights": rules})
-    assert view.job.status is Status.FINISHED, view.job.reason
+    assert view.status is Status.FINISHED, view.reason
 
-    (member,) = json.loads(whole.told("show", view.job.id, "--json"))["groups"][0]["members"]
+    (member,) = json.loads(whole.told("show", view.id, "--json"))["groups"][0]["members"]
     counted = {"has_distance": 4, "known_carrier": 2, "any": 0}
     assert member["quality"] == {"flights": {"rows": 96, "rejected": 4, "rules": counted}}
-    assert "96 rows · 4 rejected (has_distance 4, known_carrier 2)" in whole.told(
-        "show", view.job.id
-    )
+    assert "96 rows · 4 rejected (has_distance 4, known_carrier 2)" in whole.told("show", view.id)
     paths = published_files(whole.warehouse, "counted")
     assert duckdb.read_parquet(paths).fetchall() == [(96, 4)], "the group after it reads both"
 
 
 @pytest.mark.variant
 def test_the_ratio_counts_by_member_of_a_fork_and_rows_of_all_members(whole: Fleet) -> None:
-    def run(bad: list[int], least: int) -> JobView:
+    def run(bad: list[int], least: int) -> JobInfo:
         steps = [{"python": f"{STEPS}:flights", "output": "flights"}]
         quality = {"rules": RULES, "max_rejected_ratio": 0.05}
         outputs = {"flights": {"quality": quality, "expect": {"rows": {"min": least}}}}
@@ -148,28 +144,28 @@ def test_the_ratio_counts_by_member_of_a_fork_and_rows_of_all_members(whole: Fle
             {"name": "load", "for_each": {"bad": bad}, "steps": steps}, outputs=outputs
         )
 
-    assert run([0, 9], 1).job.status is Status.FAILED, "9 of 100, and not 9 of 200"
-    short = run([0, 5], 196).job
+    assert run([0, 9], 1).status is Status.FAILED, "9 of 100, and not 9 of 200"
+    short = run([0, 5], 196)
     assert (short.status, short.reason and short.reason.code) == (
         Status.FAILED,
         "EXPECTATION_FAILED",
     )
     assert Warehouse(whole.warehouse).state() == {}
-    assert run([0, 5], 195).job.status is Status.FINISHED
+    assert run([0, 5], 195).status is Status.FINISHED
     assert (whole.count("flights"), whole.count("flights__rejected")) == (195, 5)
 
 
 @pytest.mark.variant
 def test_expectations_and_columns_that_change(whole: Fleet) -> None:
-    def code(view: JobView) -> str:
-        reasons = (view.job.reason, view.groups[0].members[0].reason)
+    def code(view: JobInfo) -> str:
+        reasons = (view.reason, view.groups[0].members[0].reason)
         return next((one.code for one in reversed(reasons) if one is not None), "")
 
     fresh = {"column": "day", "within": "2d"}
     expect = {"rows": {"min": 100, "max": 100}, "unique": ["id"], "fresh": fresh}
     spec = {"mode": "append", "on_schema_change": "evolve", "expect": expect}
-    assert whole.load(spec).job.status is Status.FINISHED
-    assert whole.load(spec, columns="added").job.status is Status.FINISHED
+    assert whole.load(spec).status is Status.FINISHED
+    assert whole.load(spec, columns="added").status is Status.FINISHED
     assert whole.count("flights") == 200
     found = duckdb.read_parquet(published_files(whole.warehouse, "flights"), union_by_name=True)
     assert found.filter("added is null").count("*").fetchall() == [(100,)]

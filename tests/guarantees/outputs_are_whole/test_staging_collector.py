@@ -135,7 +135,7 @@ def test_a_job_is_looked_at_when_no_worker_can_hold_a_lease_any_more(
 ) -> None:
     coordinator = make_coordinator(lease_ttl=100, cancel_grace=50, retention=1000)
     job, _ = finished(coordinator)
-    ended = coordinator.show(job).job.ended_at
+    ended = coordinator.show(job).ended_at
     stored = coordinator.show(job).at  # the store's clock, when all was committed
 
     def looked_at_next() -> float:

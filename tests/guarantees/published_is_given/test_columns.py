@@ -19,6 +19,7 @@ from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, SpecError, Status, published_files
 from unstuck.coordinator.publishing.dataset_change import change_of
 from unstuck.coordinator.spec.plan import plan_of
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.frames.output import read_table, stage
 from unstuck.tasks.protocol.token import Token
@@ -31,7 +32,6 @@ from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry
 from unstuck.tasks.warehouse.marker import StagedOutput
-from unstuck.views.jobs.job_views import JobView
 
 STEPS = "tests.support.steps.frame_steps.columns"
 Columns = dict[str, list[Any]]
@@ -46,12 +46,12 @@ class Fleet:
             warehouse,
         )
 
-    def run(self, *groups: dict[str, Any], **more: Any) -> JobView:
+    def run(self, *groups: dict[str, Any], **more: Any) -> JobInfo:
         full = [{"spark": False, "retry": {"max": 5, "backoff": "1s"}, **group} for group in groups]
         job = self._client.submit(JobSpec.model_validate({"name": "x", "groups": full, **more})).id
         return self._client.wait(job)
 
-    def night(self, columns: Columns, output: dict[str, Any], **params: Any) -> JobView:
+    def night(self, columns: Columns, output: dict[str, Any], **params: Any) -> JobInfo:
         """A job of one group that makes the dataset ``out``."""
         step = {
             "python": f"{STEPS}:made",
@@ -60,7 +60,7 @@ class Fleet:
         }
         return self.run({"name": "load", "steps": [step]}, outputs={"out": output})
 
-    def fork(self, members: dict[str, Columns], *after: dict[str, Any], **output: Any) -> JobView:
+    def fork(self, members: dict[str, Columns], *after: dict[str, Any], **output: Any) -> JobInfo:
         """A job whose fork makes the dataset ``out``."""
         step = {"python": f"{STEPS}:member", "output": "out", "params": {"members": members}}
         fork = {"name": "each", "for_each": {"one": list(members)}, "steps": [step]}
@@ -100,9 +100,9 @@ def given(running: str, tmp_path: Path) -> Fleet:
     return Fleet(running, str(tmp_path / "warehouse"))
 
 
-def refusal(view: JobView) -> tuple[str, str]:
+def refusal(view: JobInfo) -> tuple[str, str]:
     """Code and text of the group that was refused, in its first attempt."""
-    assert view.job.status is Status.FAILED, view.job.reason
+    assert view.status is Status.FAILED, view.reason
     (record,) = [member for group in view.groups for member in group.members if member.reason]
     assert record.reason is not None
     assert record.attempt == 1, "no retry would help"
@@ -124,7 +124,7 @@ def test_members_whose_columns_have_no_type_take_that_of_the_others(given: Fleet
     }
     view = given.fork(members, after)
 
-    assert view.job.status is Status.FINISHED, view.job.reason
+    assert view.status is Status.FINISHED, view.reason
     assert given.types == {"id": "long", "amount": "long"}
     assert given.rows() == [(1, 10), (2, None)]
     assert given.rows("sums") == [(2, 10, 2)]
@@ -149,7 +149,7 @@ def test_a_column_of_nulls_is_open_until_it_has_a_type_and_takes_it_from_then_on
         [(None, "void"), (None, "void"), (2**40, "long"), (None, "long")]
     ):
         view = given.night({"id": [night], "x": [x]}, output)
-        assert view.job.status is Status.FINISHED, view.job.reason
+        assert view.status is Status.FINISHED, view.reason
         assert given.types == {"id": "long", "x": kind}
         seen = [*(seen if keeps else []), (night, x)]
         assert [row[:1] for row in given.rows()] == [row[:1] for row in seen]
@@ -186,7 +186,7 @@ def test_declared_columns_bring_all_members_to_one_type_and_refuse_what_does_not
         "nulls": {"id": [4], "amount": [None]},
     }
     view = given.fork(members, columns={"id": "bigint", "amount": "int"})
-    assert view.job.status is Status.FINISHED, view.job.reason
+    assert view.status is Status.FINISHED, view.reason
     assert given.types == {"id": "long", "amount": "integer"}
     assert given.rows() == [(1, 10), (2, 20), (3, None), (4, None)]
 
@@ -208,7 +208,7 @@ def test_declared_columns_bring_all_members_to_one_type_and_refuse_what_does_not
 def test_a_fork_without_members_is_read_as_no_rows_in_the_columns_that_are_known(
     given: Fleet, known: str
 ) -> None:
-    def run(values: list[Any]) -> JobView:
+    def run(values: list[Any]) -> JobInfo:
         values_of = {"columns": {"customer id": values}, "library": "arrow"}
         made = {
             "name": "made",
@@ -238,10 +238,10 @@ def test_a_fork_without_members_is_read_as_no_rows_in_the_columns_that_are_known
 
     if known == "published":
         view = run([4, 5])
-        assert view.job.status is Status.FINISHED, view.job.reason
+        assert view.status is Status.FINISHED, view.reason
         assert given.rows() == [(4, 1), (5, 1)]
     view = run([])
-    assert view.job.status is Status.FINISHED, view.job.reason
+    assert view.status is Status.FINISHED, view.reason
     assert given.rows("sums") == [(0, 0, 2 if known else 0)]
 
 

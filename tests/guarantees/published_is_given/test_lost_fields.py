@@ -111,9 +111,9 @@ class Lost:
         wait_until(all_ended, 60, f"every job to end or to be halted, of {jobs}")
 
     def rows(self, job: str) -> dict[str, list[tuple[object, ...]]]:
-        version = self.coordinator.show(job).job.version
+        version = self.coordinator.show(job).version
         root = self.coordinator.settings.warehouse
-        made = {name for name in RIGHT if name in self.coordinator.show(job).job.published}
+        made = {name for name in RIGHT if name in self.coordinator.show(job).published}
         files = {name: published_files(root, name, version) for name in made}
         return {
             name: sorted(duckdb.read_parquet(found).fetchall()) for name, found in files.items()
@@ -122,8 +122,8 @@ class Lost:
     def told(self, job: str) -> str:
         """Why a job stands still, as a person hears it."""
         view = self.coordinator.client.show(job, why=True)
-        assert view.job.halted is not None
-        return f"{view.why_line(job)}; {view.job.halted.text}"
+        assert view.halted is not None
+        return f"{view.why_line(job)}; {view.halted.text}"
 
 
 def offered(lost: Lost, jobs: list[str]) -> None:
@@ -195,7 +195,7 @@ def test_a_job_that_has_lost_a_field_ends_with_the_right_rows_or_is_halted_with_
             ):
                 wrong[key, name] = lost.told(job)
             elif status is Status.FAILED:
-                wrong[key, name] = f"FAILED: {coordinator.show(job).job.reason}"
-        assert coordinator.status(model) is Status.FINISHED, coordinator.show(model).job.reason
+                wrong[key, name] = f"FAILED: {coordinator.show(job).reason}"
+        assert coordinator.status(model) is Status.FINISHED, coordinator.show(model).reason
         assert lost.rows(model) == right
         assert not wrong

@@ -13,7 +13,7 @@ import pytest
 
 from tests.guarantees.outputs_are_whole import test_quality
 from unstuck import Client, Settings, Status, published_files
-from unstuck.views.jobs.job_views import JobView
+from unstuck.read_model.job import JobInfo
 
 STEP = "tests.support.steps.frame_steps.partitions:load"
 BY_DAY = {"mode": "partition_overwrite", "partition_by": ["day"], "partitions": {"day": ":day"}}
@@ -27,7 +27,7 @@ class Days(test_quality.Fleet):
 
     def load(
         self, day: str, rows: int, late: dict[str, int] | None = None, **output: Any
-    ) -> JobView:  # type: ignore[override]
+    ) -> JobInfo:  # type: ignore[override]
         step = {"python": STEP, "output": "flights", "params": {"rows": rows, "late": late or {}}}
         group = {"name": "load", "steps": [step]}
         return self.run(group, params={"day": day}, outputs={"flights": {**BY_DAY, **output}})
@@ -52,7 +52,7 @@ def days(running: str, tmp_path: Path) -> Days:
     """A dataset with 1,931 rows of the second day."""
     days = Days(running, str(tmp_path / "warehouse"))
     days.redis_url = running
-    assert days.load(SECOND, 1931).job.status is Status.FINISHED
+    assert days.load(SECOND, 1931).status is Status.FINISHED
     return days
 
 
@@ -61,10 +61,10 @@ def test_each_partition_that_is_replaced_is_named_and_one_that_shrinks_is_a_warn
     days: Days,
 ) -> None:
     """The second day is named, and has 19 of its 1,931 rows left."""
-    assert days.load(FOURTH, 90).job.status is Status.FINISHED
+    assert days.load(FOURTH, 90).status is Status.FINISHED
     named = {"day": [SECOND, "2013-01-03", FOURTH]}
     done = days.load(FOURTH, 100, {SECOND: 19, "2013-01-03": 5}, partitions=named)
-    assert (done.job.status, days.rows()) == (
+    assert (done.status, days.rows()) == (
         Status.FINISHED,
         {SECOND: 19, "2013-01-03": 5, FOURTH: 100},
     )
@@ -74,7 +74,7 @@ def test_each_partition_that_is_replaced_is_named_and_one_that_shrinks_is_a_warn
         "1,931 "
         "→ 19 rows"
     )
-    job = done.job.id
+    job = done.id
     for command in (("show", job), ("watch", job), ("events", job)):
         assert warning in " ".join(days.told(*command).split()), command
     counted = {
@@ -98,7 +98,7 @@ def test_each_partition_that_is_replaced_is_named_and_one_that_shrinks_is_a_warn
 def test_late_rows_of_another_day_fail_the_attempt_and_erase_nothing(days: Days) -> None:
     failed = days.load(FOURTH, 100, {SECOND: 19, "2013-01-03": 1}, partitions={"day": ":day"})
 
-    assert failed.job.status is Status.FAILED
+    assert failed.status is Status.FAILED
     record = failed.groups[0].members[0]
     assert record.attempt == 1, "no retry would help"
     assert record.reason is not None
@@ -113,7 +113,7 @@ def test_late_rows_of_another_day_fail_the_attempt_and_erase_nothing(days: Days)
 def test_late_rows_are_appended_once_however_often_their_day_is_loaded(days: Days) -> None:
     for rows in (50, 100):  # the second load replaces the fourth day, and no other
         done = days.load(FOURTH, rows, {SECOND: 19}, partitions={"day": ":day"}, outside="append")
-        assert done.job.status is Status.FINISHED, done.job.reason
+        assert done.status is Status.FINISHED, done.reason
 
     assert days.rows() == {SECOND: 1931 + 19, FOURTH: 100}
 
@@ -124,7 +124,7 @@ def test_late_rows_are_rejected_where_the_spec_says_so(days: Days) -> None:
     quality = {"rules": {"even": "id % 2 = 0"}, "max_rejected_ratio": 0.5}
     done = days.load(FOURTH, 100, {SECOND: 19}, **reject, quality=quality)
 
-    assert done.job.status is Status.FINISHED, done.job.reason
+    assert done.status is Status.FINISHED, done.reason
     assert days.rows() == {SECOND: 1931, FOURTH: 50}
     rejected = duckdb.read_parquet(published_files(days.warehouse, "flights__rejected"))
     reasons = rejected.aggregate("day, _rejected_by, count(*)").order("1, 2").fetchall()
@@ -133,47 +133,47 @@ def test_late_rows_are_rejected_where_the_spec_says_so(days: Days) -> None:
         (SECOND, ["outside partitions"], 10),
         (FOURTH, ["even"], 50),
     ]
-    assert "outside partitions 19" in days.told("show", done.job.id)
+    assert "outside partitions 19" in days.told("show", done.id)
 
     # All that was rejected of a load goes with the next load of its day; what was rejected of
     # another load stays.
-    assert days.load("2013-01-05", 10, {SECOND: 1}, **reject).job.status is Status.FINISHED
-    assert days.load(FOURTH, 10, **reject).job.status is Status.FINISHED
+    assert days.load("2013-01-05", 10, {SECOND: 1}, **reject).status is Status.FINISHED
+    assert days.load(FOURTH, 10, **reject).status is Status.FINISHED
     assert days.rows("flights__rejected") == {SECOND: 1}
 
 
 def test_a_named_partition_without_rows_is_emptied_and_one_that_is_not_named_stays(
     days: Days,
 ) -> None:
-    assert days.load(FOURTH, 100).job.status is Status.FINISHED
+    assert days.load(FOURTH, 100).status is Status.FINISHED
     named = {"partitions": {"day": [":day", "2013-01-05"]}}
     emptied = days.load(FOURTH, 0, **named)
-    assert emptied.job.status is Status.FINISHED
+    assert emptied.status is Status.FINISHED
     assert "have lost more than half of their rows: day=2013-01-04: 100 → 0 rows" in str(
-        emptied.job.reason
+        emptied.reason
     )
     assert days.rows() == {SECOND: 1931}
 
 
 def test_each_member_of_a_fork_replaces_its_own_partition(days: Days) -> None:
-    def run(rows: int, late: dict[str, int], **output: Any) -> JobView:
+    def run(rows: int, late: dict[str, int], **output: Any) -> JobInfo:
         step = {"python": STEP, "output": "flights", "params": {"rows": rows, "late": late}}
         group = {"name": "load", "for_each": {"day": [SECOND, FOURTH]}, "steps": [step]}
         return days.run(
             group, outputs={"flights": {**BY_DAY, "partitions": {"day": ":day"}, **output}}
         )
 
-    assert run(10, {}).job.status is Status.FINISHED
+    assert run(10, {}).status is Status.FINISHED
     assert days.rows() == {SECOND: 10, FOURTH: 10}
 
     # A row of the other member's day is outside for this one.
     failed = run(20, {SECOND: 1})
-    assert failed.job.status is Status.FAILED
-    assert "ROWS_OUTSIDE" in str(failed.job.reason)
+    assert failed.status is Status.FAILED
+    assert "ROWS_OUTSIDE" in str(failed.reason)
     assert days.rows() == {SECOND: 10, FOURTH: 10}
 
     for rows in (15, 20):
-        assert run(rows, {"2013-01-09": 1}, outside="append").job.status is Status.FINISHED
+        assert run(rows, {"2013-01-09": 1}, outside="append").status is Status.FINISHED
         assert days.rows() == {SECOND: rows, FOURTH: rows, "2013-01-09": 2}
 
 
@@ -217,7 +217,7 @@ def test_what_a_load_has_erased_is_published_again(days: Days) -> None:
     # The rows of the fourth day come back with its load, now with the partitions that it may
     # replace.
     named: dict[str, Any] = {"partitions": {"day": ":day"}, "outside": "append"}
-    assert days.load(FOURTH, 100, {SECOND: 19}, **named).job.status is Status.FINISHED
+    assert days.load(FOURTH, 100, {SECOND: 19}, **named).status is Status.FINISHED
     assert days.rows() == {SECOND: 1950, FOURTH: 100}
     with Client(Settings(redis_url=days.redis_url, warehouse=days.warehouse)) as client:
         assert client.restore("flights", 4).new is False

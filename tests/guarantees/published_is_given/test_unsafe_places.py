@@ -158,7 +158,7 @@ def test_a_publisher_behind_such_an_endpoint_publishes_nothing_until_it_honours_
         )
         assert Warehouse(uri).head() == 0
         gateway.ignores_conditions = False
-        assert app.wait(job).job.status is Status.FINISHED
+        assert app.wait(job).status is Status.FINISHED
     assert len(published_files(uri, "numbers")) == Warehouse(uri).head() == 1
 
 

@@ -66,7 +66,7 @@ def test_each_of_its_ticks_is_one_job_of_low_priority_under_the_key_of_the_tick(
         for job in sweep(coordinator):
             jobs.append(job)
             assert coordinator.drive(job) is Status.FINISHED
-    shown = [coordinator.show(job).job for job in dict.fromkeys(jobs)]
+    shown = [coordinator.show(job) for job in dict.fromkeys(jobs)]
     assert [job.key for job in shown] == [f"hourly@{tick_text(BEGIN + n * HOUR)}" for n in range(3)]
     assert {job.priority for job in shown} == {"low"}
     assert backfill(coordinator).progress == "3 of 3 ticks are done"
@@ -105,7 +105,7 @@ def backfill_and_forget(coordinator: Coordinator, redo: Redo) -> list[str]:
     assert given.answer == "DONE"
     while not backfill(coordinator).over:
         for job in sweep(coordinator):
-            published.append(coordinator.show(job).job.key)
+            published.append(coordinator.show(job).key)
             coordinator.read()
             (offer,) = coordinator.offers(job)
             coordinator.claim(offer)
@@ -150,7 +150,7 @@ def test_the_death_of_a_coordinator_around_a_submit_leaves_one_job_for_the_tick(
     assert [run.job for run in backfill(coordinator).runs] == [""]
     coordinator.schedules.decide("hourly")
     (job,) = sweep(coordinator)
-    assert coordinator.show(job).job.key == f"hourly@{tick_text(BEGIN)}"
+    assert coordinator.show(job).key == f"hourly@{tick_text(BEGIN)}"
     assert len(coordinator.client.jobs()) == 1
     assert coordinator.drive(job) is Status.FINISHED
     (second,) = sweep(coordinator)
@@ -235,7 +235,7 @@ def test_a_cumulative_job_stops_at_a_failed_tick_and_each_advice_that_is_printed
     name, tick = skip.split()[-2:]
     assert schedules.skip(name, tick, reason="no source").answer == "DONE"
     (second,) = sweep(coordinator)
-    assert coordinator.show(second).job.key == f"hourly@{tick_text(BEGIN + HOUR)}"
+    assert coordinator.show(second).key == f"hourly@{tick_text(BEGIN + HOUR)}"
     outcomes = [tick.outcome for tick in schedules.backfill_ticks("hourly", *bounds)]
     assert outcomes == ["skipped", "running", "missing"]
 
@@ -284,7 +284,7 @@ def test_the_command_that_is_named_for_a_failed_tick_is_accepted(
     coordinator: Coordinator, case: str
 ) -> None:
     job = failed_tick(coordinator, case)
-    key = coordinator.show(job).job.key
+    key = coordinator.show(job).key
     command = ADVICE[case].format(tick=key.removeprefix("hourly@"), job=job)
     advice = coordinator.client.explain(job)[0].help
     assert advice[0] == f"unstuck {command}"
@@ -371,7 +371,7 @@ def test_a_run_by_hand_that_fails_leaves_the_clock_alone_and_can_be_retried(
     assert schedules.run("hourly").answer == "DONE"
     coordinator.sweep.run()
     (job,) = [job.id for job in coordinator.client.jobs()]
-    assert coordinator.show(job).job.key.endswith("/by-hand")
+    assert coordinator.show(job).key.endswith("/by-hand")
     coordinator.read()
     fail(coordinator, job)
     coordinator.sweep.run()

@@ -39,7 +39,7 @@ def test_a_run_of_a_schedule_that_was_set_without_values_has_those_of_its_tick(
         return job in [one.id for one in coordinator.client.jobs()]
 
     wait_until(submitted, 10, "the run of the 30th of March")
-    record = coordinator.show(job).job
+    record = coordinator.show(job)
     assert record.key == "nightly@2026-03-29T22:30:00Z"
     written = coordinator.client.written(job)
     assert values_of(written["params"]) == {

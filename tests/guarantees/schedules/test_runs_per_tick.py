@@ -74,11 +74,11 @@ def test_each_tick_is_one_job_and_its_end_makes_the_schedule_due(coordinator: Co
     first = next_run(coordinator, 0)
     assert coordinator.drive(first) is Status.FINISHED
     due = coordinator.redis.zscore(coordinator.keys.schedules_due, "ticking")
-    ended = coordinator.show(first).job.ended_at
+    ended = coordinator.show(first).ended_at
     assert due is not None
     assert due <= ended + 1, "its end is the next thing that a coordinator looks at"
     second = next_run(coordinator, 1)
-    keys = [coordinator.show(job).job.key for job in (first, second)]
+    keys = [coordinator.show(job).key for job in (first, second)]
     assert keys[0] < keys[1]
     assert keys[0].startswith("ticking@20")
     assert view(coordinator).schedule.last_success is not None
@@ -165,10 +165,10 @@ def test_a_failed_run_is_retried_as_a_retry_does_it_under_the_key_of_its_tick(
     coordinator.read()
     assert coordinator.status(first) is Status.FAILED
     second = next_run(coordinator, 1)
-    job = coordinator.show(second).job
+    job = coordinator.show(second)
     assert (job.retry_of, coordinator.record(second).key) == (
         first,
-        f"{coordinator.show(first).job.key}/2",
+        f"{coordinator.show(first).key}/2",
     )
     standing = view(coordinator).schedule
     assert (standing.status, standing.failures) == ("RETRYING", 1)
@@ -420,7 +420,7 @@ def test_runs_beyond_those_that_are_kept_leave_the_store_and_their_packages_stay
             keys.of(job).job,
             keys.of(job).groups,
             keys.of(job).events,
-            keys.submit_key(coordinator.show(job).job.key),
+            keys.submit_key(coordinator.show(job).key),
         ):
             assert 0 < coordinator.redis.ttl(key) <= 60
         assert (coordinator.redis.zscore(keys.ended, job) or 0) < coordinator.show(job).at + 61
@@ -586,7 +586,7 @@ def test_a_schedule_that_is_set_again_after_the_loss_of_redis_goes_on_from_its_l
     assert standing.last_success is not None
     assert (standing.last_success.job, standing.last_success.rows) == (job, {"out": 3})
     again = next_run(coordinator, 0)
-    assert coordinator.show(again).job.key == f"ticking@{tick_text(tick + 1)}"
+    assert coordinator.show(again).key == f"ticking@{tick_text(tick + 1)}"
 
 
 def test_a_schedule_whose_run_stands_still_says_so(coordinator: Coordinator) -> None:
@@ -718,7 +718,7 @@ def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_new
         assert "`unstuck schedule resume ticking` runs its tick from the start" in reason.text
         coordinator.client.schedules.resume("ticking")
         second = next_run(coordinator, 1)
-        again = coordinator.show(second).job
+        again = coordinator.show(second)
         assert (again.key.endswith("/2"), again.retry_of) == (True, "")
         assert coordinator.drive(second) is Status.FINISHED
         coordinator.sweep.run()

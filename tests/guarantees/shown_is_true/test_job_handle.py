@@ -78,7 +78,7 @@ def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(
         True,
         handle.id,
     )
-    assert handle.wait(120).job.status is handle.status is Status.FINISHED
+    assert handle.wait(120).status is handle.status is Status.FINISHED
     assert handle.results == {"load": {"rows": 2}, "check": [{"part": 0}, {"part": 1}]}
     assert handle.read("sales").to_pylist() == [
         {"day": "monday", "amount": 1},
@@ -91,7 +91,7 @@ def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(
     assert "published as version 1" in handle.why()
 
     later = job.submit({"day": "tuesday"}, client=client)
-    assert later.wait(120).job.status is Status.FINISHED
+    assert later.wait(120).status is Status.FINISHED
     # A handle reads what stood when its own job was published.
     assert handle.read("sales").num_rows == 2
     assert later.read("sales", to="pandas")["day"].tolist() == [
@@ -115,13 +115,13 @@ def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(
     assert pl.read_parquet(later.files("sales")).height == 4
 
     failing = job.submit({"day": "friday", "fails": True}, client=client)
-    assert failing.wait(120).job.status is Status.FAILED
+    assert failing.wait(120).status is Status.FAILED
     with pytest.raises(
         DatasetNotFound, match=f"job {failing.id}, which is FAILED, has published nothing"
     ):
         failing.read("sales")
     again = client.job(failing.id).retry(params={"fails": False}, reason="mended")
-    assert again.wait(120).job.status is Status.FINISHED
+    assert again.wait(120).status is Status.FINISHED
     assert again.read("sales").num_rows == 6
     with pytest.raises(Refused):
         again.retry()

@@ -13,7 +13,7 @@ import pytest
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
 from unstuck import Client, Status
-from unstuck.coordinator.model.listed_job import ListedJob
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.transport.redis_client import connect
 
 JOBS = 300
@@ -53,7 +53,7 @@ class Lister:
                 self._ended[job.id] = job.status
         self.looks += 1
 
-    def _check(self, what: str, listed: list[ListedJob]) -> None:
+    def _check(self, what: str, listed: list[JobInfo]) -> None:
         ids = Counter(job.id for job in listed)
         twice = [job for job, n in ids.items() if n > 1]
         if (

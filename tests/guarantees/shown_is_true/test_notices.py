@@ -45,7 +45,7 @@ def test_the_notice_of_a_failure_stands_in_the_outbox_with_the_commit(
     assert outbox(coordinator) == [], "nobody has decided it yet"
     coordinator.read()
     (notice,) = outbox(coordinator)
-    record = coordinator.show(job).job
+    record = coordinator.show(job)
     assert (notice.event, notice.status, notice.job, notice.at) == (
         "failed",
         "FAILED",
@@ -67,7 +67,7 @@ def test_what_a_commit_that_was_refused_would_have_told_is_not_told(
     commit = coordinator.store.commit
 
     def after_a_cancel(decision: Decision, *args: Any) -> CommitAnswer:
-        if decision.notices and not coordinator.show(job).job.intent_by:
+        if decision.notices and not coordinator.show(job).intent_by:
             coordinator.client.command(job, "cancel")
             assert commit(decision, *args) is CommitAnswer.CONFLICT
             assert outbox(coordinator) == []

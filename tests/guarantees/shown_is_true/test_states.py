@@ -115,8 +115,8 @@ def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_f
     with pytest.raises(Killed):
         coordinator.read()
     view = coordinator.show(job)
-    assert (view.job.status, view.job.phase) == (Status.RUNNING, "publishing")
-    assert view.due is not None, "somebody will look again"
+    assert (view.status, view.phase) == (Status.RUNNING, "publishing")
+    assert view.due_at is not None, "somebody will look again"
 
     other = make_coordinator()
     other.redis.hset(
@@ -144,8 +144,8 @@ def test_a_warehouse_that_cannot_be_reached_is_no_failure_of_the_job(
     warehouse.rename(away)
     coordinator.read()
     view = coordinator.show(job)
-    assert view.job.status is Status.RUNNING
-    assert view.job.reason is not None
+    assert view.status is Status.RUNNING
+    assert view.reason is not None
     record = coordinator.record(job)
     assert record.publish_tries == 1
     assert record.publish_next > view.at

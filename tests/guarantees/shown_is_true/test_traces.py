@@ -80,7 +80,7 @@ def test_a_trace_has_the_job_its_groups_and_its_attempts_with_times_and_errors(
         "attempt of a": 2,
         "attempt of b": 1,
     }
-    record = coordinator.show(job).job
+    record = coordinator.show(job)
     (root,) = spans["nightly"]
     assert root.context is not None
     assert root.context.trace_id == trace_id(job)

@@ -39,7 +39,7 @@ def states(coordinator: Coordinator, job: str) -> dict[str, str]:
         for member in fork.members
         if member.attempt
     } | {
-        fork.name: "SKIPPED" for fork in coordinator.show(job).groups if fork.census.get("SKIPPED")
+        fork.name: "SKIPPED" for fork in coordinator.show(job).groups if fork.states.get("SKIPPED")
     }
 
 
@@ -131,7 +131,7 @@ def test_an_attempt_in_recovery_that_runs_is_ended_and_started_with_the_new_valu
 )
 def test_one_good_and_one_bad_field_change_nothing(coordinator: Coordinator) -> None:
     job, _ = retrying(coordinator)
-    before = coordinator.show(job).job
+    before = coordinator.show(job)
     with pytest.raises(SpecError, match="timeout"):
         coordinator.client.alter(job, {"params.password": "right", "groups.bad.timeout": "soon"})
     with pytest.raises(SpecError, match=r"groups\.bda.*did you mean 'bad'"):
@@ -141,7 +141,7 @@ def test_one_good_and_one_bad_field_change_nothing(coordinator: Coordinator) -> 
     )
     assert refused.answer == "REFUSED"
     assert "groups.bad.needs is part of the job's shape" in refused.text
-    assert coordinator.show(job).job == before
+    assert coordinator.show(job) == before
     assert "USER_ALTER" not in coordinator.events(job)
 
 
@@ -184,9 +184,9 @@ def test_a_parameter_that_gives_a_fork_its_members_never_changes(coordinator: Co
         "the members of the fork each come from a parameter, and for_each is part of the job's "
         "shape"
     ) in refused.text
-    assert coordinator.show(job).job.revision == 0
+    assert coordinator.show(job).revision == 0
     coordinator.client.alter(job, {"params.other": 2})
-    assert coordinator.show(job).job.revision == 1
+    assert coordinator.show(job).revision == 1
 
 
 @pytest.mark.variant
@@ -208,10 +208,10 @@ def test_what_could_not_be_read_back_is_refused_and_the_job_stays_as_it_was(
     coordinator: Coordinator, values: dict[str, Any]
 ) -> None:
     job, _ = retrying(coordinator, publish=["named_o"])
-    before = coordinator.show(job).job
+    before = coordinator.show(job)
     with pytest.raises(SpecError):
         coordinator.client.alter(job, values)
-    assert coordinator.show(job).job == before
+    assert coordinator.show(job) == before
     assert coordinator.client.cancel(job).answer == "DONE"
     act(coordinator, job)
     assert coordinator.status(job) is Status.CANCELING
@@ -240,13 +240,13 @@ def test_the_event_of_an_alter_has_its_values_as_they_were_given(coordinator: Co
     )
     changes = {change["path"].removeprefix("params."): change["new"] for change in event["changes"]}
     assert json.dumps(changes, sort_keys=True) == json.dumps(values, sort_keys=True)
-    assert event["at"] == pytest.approx(coordinator.show(job).job.alterations[-1].at, abs=60)
+    assert event["at"] == pytest.approx(coordinator.show(job).alterations[-1].at, abs=60)
 
 
 def test_a_number_that_becomes_a_truth_value_is_a_change(coordinator: Coordinator) -> None:
     job, _ = retrying(coordinator, params={"flags": [1]})
     assert coordinator.client.alter(job, {"params.flags": [True]}).answer == "DONE"
-    assert coordinator.show(job).job.alterations[-1].changes[0].new == [True]
+    assert coordinator.show(job).alterations[-1].changes[0].new == [True]
     assert coordinator.client.alter(job, {"params.flags": [True]}).answer == "ALREADY"
 
 
@@ -380,7 +380,7 @@ def test_the_event_says_who_altered_what_and_why(coordinator: Coordinator) -> No
     (event,) = [e for _, e in coordinator.client.events(job) if e["kind"] == "USER_ALTER"]
     assert (event["by"], event["text"], event["was"]) == ("ann", "rotated", "RETRYING")
     assert event["changes"] == [{"path": "params.password", "old": "wrong", "new": "right"}]
-    (alteration,) = coordinator.show(job).job.alterations
+    (alteration,) = coordinator.show(job).alterations
     assert (alteration.by, alteration.reason) == ("ann", "rotated")
 
 
@@ -406,7 +406,7 @@ def test_a_skipped_group_never_runs_and_what_comes_after_goes_by_its_rule(
     assert coordinator.client.skip(job, "bad").answer == "ALREADY"
     coordinator.work(offers["good"])
     assert coordinator.drive(job) is Status.FINISHED
-    view = {fork.name: fork.census for fork in coordinator.show(job).groups}
+    view = {fork.name: fork.states for fork in coordinator.show(job).groups}
     assert view["bad"] == {"SKIPPED": 1}
     assert view["strict"] == {"SKIPPED": 1}
     assert view["tolerant"] == {"SUCCEEDED": 1}
@@ -545,7 +545,7 @@ def test_a_wide_rerun_is_cut_into_commits_and_ends_well(coordinator: Coordinator
         for offer in offers:
             coordinator.work(offer)
         coordinator.read()
-        if coordinator.show(job).groups[1].census.get(GroupState.SUCCEEDED, 0) > 1100:
+        if coordinator.show(job).groups[1].states.get(GroupState.SUCCEEDED, 0) > 1100:
             break
     coordinator.client.pause(job)
     act(coordinator, job)
@@ -586,14 +586,14 @@ def test_a_retry_is_a_new_job_whose_runners_find_the_markers_of_the_old(
     coordinator: Coordinator,
 ) -> None:
     job, prints = failed_job(coordinator, params={"year": 2013})
-    before = coordinator.show(job).job
+    before = coordinator.show(job)
     again = coordinator.client.retry(job, reason="the disk is back")
     assert again.new
     twice = coordinator.client.retry(job).submitted
     assert twice == replace(again.submitted, new=False), "asked twice, it is one new job"
-    assert coordinator.show(job).job == before, "and the old one stays as it ended"
+    assert coordinator.show(job) == before, "and the old one stays as it ended"
     assert "RETRIED" in coordinator.events(job)
-    new = coordinator.show(again.id).job
+    new = coordinator.show(again.id)
     assert (new.retry_of, new.status) == (job, Status.PENDING)
     coordinator.read()
     (a,) = coordinator.offers(again.id)

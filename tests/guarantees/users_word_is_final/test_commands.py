@@ -107,15 +107,15 @@ def test_every_command_in_every_state_ends_where_the_user_wanted(
     act(coordinator, job)
 
     view = coordinator.show(job)
-    assert view.job.status is WANTED[given], view.job
+    assert view.status is WANTED[given], view
     assert not coordinator.redis.hlen(coordinator.keys.of(job).attempts), (
         "nothing can be claimed or renewed any more"
     )
     for offer in coordinator.offers():
         assert coordinator.claim(offer, "late").answer == "REFUSED"
     if given != "pause":
-        assert view.due is None
-        assert all(GroupState(state).terminal for g in view.groups for state in g.census), (
+        assert view.due_at is None
+        assert all(GroupState(state).terminal for g in view.groups for state in g.states), (
             "every group has ended"
         )
     events = list(coordinator.client.events(job))
@@ -338,9 +338,9 @@ def test_a_force_stop_ends_the_job_at_once_and_late_success_changes_nothing(
     coordinator.client.force_stop(job)
     coordinator.read()  # one look is enough, and no worker is asked
     view = coordinator.show(job)
-    assert view.job.status is Status.CANCELED
-    assert view.job.reason is not None
-    assert view.job.reason.code == "FORCE_STOPPED"
+    assert view.status is Status.CANCELED
+    assert view.reason is not None
+    assert view.reason.code == "FORCE_STOPPED"
     assert coordinator.lease.renew(token, "host") == "STALE"
     assert coordinator.finish(token) == "STALE"
 
@@ -390,11 +390,11 @@ def test_a_command_whose_state_is_reached_changes_nothing_and_is_no_refusal(
     let_go(coordinator, job)
     act(coordinator, job)
     act(coordinator, job)
-    before = coordinator.show(job).job
+    before = coordinator.show(job)
     assert before.status is WANTED[given]
     again = coordinator.client.command(job, given)
     assert (again.answer, str(before.status) in again.text) == ("ALREADY", True)
-    assert coordinator.show(job).job == before
+    assert coordinator.show(job) == before
 
 
 @pytest.mark.claim(
@@ -482,11 +482,11 @@ def test_nothing_that_was_claimed_before_a_pause_reads_as_if_it_had_begun_after_
     act(coordinator, job)
     view = coordinator.show(job)
     (claimed_at,) = [member.claimed_at for member in view.groups[0].members if member.claimed_at]
-    assert claimed_at < view.job.intent_at
+    assert claimed_at < view.intent_at
     at = {event["kind"]: event["at"] for _, event in coordinator.client.events(job)}
     assert at["RUNNING"] == pytest.approx(claimed_at, abs=1e-5)
     assert at["QUEUED"] <= at["RUNNING"] <= at["USER_PAUSE"]
-    assert view.job.started_at == pytest.approx(claimed_at, abs=1e-5)
+    assert view.started_at == pytest.approx(claimed_at, abs=1e-5)
     why = {found.subject: found.since for found in coordinator.client.explain(job)}
     assert why["a"] == pytest.approx(claimed_at, abs=1e-5)
 

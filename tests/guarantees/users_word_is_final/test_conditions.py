@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.support.coordinator import SUCCEEDED, Coordinator, group, join
 from unstuck import Status
-from unstuck.views.jobs.job_views import JobView
+from unstuck.read_model.job import JobInfo
 
 
-def record(view: JobView, name: str) -> Any:
+def record(view: JobInfo, name: str) -> Any:
     (found,) = [member for fork in view.groups for member in fork.members if member.id == name]
     return found
 
@@ -73,7 +73,7 @@ def test_a_condition_that_cannot_be_evaluated_ends_the_job_with_the_reason(
     assert coordinator.status(job) is Status.FAILED
     assert record(coordinator.show(job), "train").reason.code == "WHEN_FAILED"
     assert record(coordinator.show(job), "long").state == "CANCELED"
-    reason = coordinator.show(job).job.reason
+    reason = coordinator.show(job).reason
     assert reason is not None
     assert reason.text.startswith(
         "group train failed: its condition cannot be evaluated, and is not tried again: none > 0"

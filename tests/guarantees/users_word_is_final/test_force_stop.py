@@ -15,7 +15,7 @@ from tests.support.coordinator import Coordinator, group
 from unstuck import Refused, Status
 from unstuck.coordinator.commands.job_commands import INTENTS
 from unstuck.coordinator.model.records import JobRecord
-from unstuck.views.jobs.job_facts import CommandResult
+from unstuck.read_model.command_result import CommandResult
 
 GARBAGE = '{"'
 OTHERS: dict[str, Callable[[Coordinator, str], CommandResult]] = {
@@ -197,9 +197,9 @@ def test_a_healthy_job_is_ended_by_force_with_all_its_groups(coordinator: Coordi
     view = coordinator.show(job)
     census: dict[Any, int] = {}
     for fork in view.groups:
-        for state, number in fork.census.items():
+        for state, number in fork.states.items():
             census[state] = census.get(state, 0) + number
-    assert (view.job.status, view.damage, census) == (Status.CANCELED, "", {"CANCELED": 4})
+    assert (view.status, view.damage, census) == (Status.CANCELED, "", {"CANCELED": 4})
 
 
 @pytest.mark.parametrize("name", ["status", "params", "ended_at", "fields"])

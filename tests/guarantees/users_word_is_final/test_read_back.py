@@ -17,7 +17,7 @@ from unstuck.cli.jobs.look import diff_lines, errors_of
 from unstuck.cli.render.job_tree import job_tree
 from unstuck.coordinator.spec.job_params import MAX_KEY
 from unstuck.documents.document import plain
-from unstuck.documents.job_documents import DiffDocument, JobDocument, ListedJobDocument
+from unstuck.read_model.job import json_of_list
 
 pytestmark = pytest.mark.variant
 
@@ -160,16 +160,12 @@ def shown(coordinator: Coordinator, job: str) -> None:
     """Everything that anybody may ask of a job, as the command line asks it."""
     view = coordinator.client.show(job, why=True)
     assert view.damage == ""
-    json.dumps(plain(JobDocument.of_view(view)), allow_nan=False)
-    json.dumps(plain(DiffDocument.of_view(view)), allow_nan=False)
+    json.dumps(plain(view), allow_nan=False)
     list(diff_lines(view))
     list(errors_of(view))
     job_tree(view, view.at, 40)
     assert all(one.what for one in coordinator.client.explain(job))
-    json.dumps(
-        plain([ListedJobDocument.of_line(one) for one in coordinator.client.jobs()]),
-        allow_nan=False,
-    )
+    json.dumps(json_of_list(coordinator.client.jobs()), allow_nan=False)
     json.dumps(list(coordinator.client.events(job)))
     coordinator.client.fleet()
 
@@ -178,7 +174,7 @@ def decided(coordinator: Coordinator, job: str) -> None:
     """Decided, and not given up: a job that cannot be decided is halted."""
     for _ in range(2):
         coordinator.reconciler.reconcile(job, due=True)
-    assert coordinator.client.show(job).job.halted is None
+    assert coordinator.client.show(job).halted is None
 
 
 def ended(coordinator: Coordinator, job: str, how: str) -> None:
@@ -236,11 +232,11 @@ def test_what_alter_accepts_can_be_read_back_and_ended(
     decided(coordinator, job)
     coordinator.client.pause(job)
     decided(coordinator, job)
-    before = coordinator.show(job).job
+    before = coordinator.show(job)
     try:
         answer = coordinator.client.alter(job, changes)
     except SpecError:
-        assert coordinator.show(job).job == before
+        assert coordinator.show(job) == before
         event("refused")
     else:
         assert answer.answer in ("DONE", "ALREADY", "REFUSED")

@@ -38,7 +38,7 @@ from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer
 from unstuck.coordinator.store.job_store import NO_OFFERS, Store
 from unstuck.coordinator.store.reports import ReportStream, StreamEntry
 from unstuck.in_process.at_once import AtOnce
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
 

@@ -24,7 +24,7 @@ from tests.simulation.stage.jobs import SimulatedJob
 from tests.simulation.stage.stage import Actor, Killed, Life, Routine, Stage
 from tests.simulation.stage.trouble import Fault, Trouble
 from unstuck.tasks.process.tree import ProcessState
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.protocol.report import Done, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings

@@ -26,7 +26,7 @@ from unstuck.coordinator.store.job_store import NO_OFFERS, REPORT_GROUP, Store
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.in_process.worker_scripts import by_turn
 from unstuck.tasks.protocol.keys import Keys, queue_of
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.settings import Settings

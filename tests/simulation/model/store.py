@@ -15,7 +15,7 @@ from unstuck.coordinator.store.job_store import NO_OFFERS
 from unstuck.in_process.store import ReferenceStore
 from unstuck.in_process.stored import Reports
 from unstuck.tasks.protocol.keys import queue_of
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.transport.lease import Claim, FinishAnswer

@@ -25,7 +25,7 @@ from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.answers import EndAnswer
 from unstuck.coordinator.store.reports import StreamEntry
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.spec.retry import RetryPolicy
 
 DELAY_BUGS = PlantedBugs(simulate)

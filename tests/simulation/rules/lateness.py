@@ -30,7 +30,7 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.runner_wake_ups import idle_runner
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.settings import Settings
 

@@ -47,7 +47,7 @@ from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.reconcile.reconciler import NEWER_LOOK
 from unstuck.coordinator.spec.plan import PlannedGroup, plan_of
 from unstuck.coordinator.store.reports import StreamEntry
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings

@@ -31,7 +31,7 @@ from tests.simulation.stage.store_faults import (
 from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.user_requests import random_demands, random_requests, random_retries
 from unstuck.coordinator.model.records import JobRecord
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
 

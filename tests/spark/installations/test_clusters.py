@@ -23,13 +23,13 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from tests.support.spark.spark_cluster import SparkProcess, connect_server, standalone
 from unstuck import Client, JobSpec, Settings, Status, published_files
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.frames.refusals import ValueRefused
 from unstuck.tasks.frames.spark import write_parquet
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.arrived.listing import arrivals
 from unstuck.tasks.streams.read.files_read import TaskSizes, read_files
 from unstuck.tasks.warehouse.files import Files
-from unstuck.views.jobs.job_views import JobView
 
 DISTINCT = """
 def distinct(spark, ctx):
@@ -63,7 +63,7 @@ def fleet_on(
 def finishes(client: Client, job: str, folder: Path) -> None:
     """The job is FINISHED, and what it published is true."""
     ended = client.wait(job)
-    assert ended.job.status is Status.FINISHED, ended
+    assert ended.status is Status.FINISHED, ended
     for name, true in truth().items():
         rows = pl.read_parquet(published_files(str(folder / "warehouse"), name)).to_dicts()
         assert disagreements(name, rows, true) == []
@@ -98,7 +98,7 @@ def test_the_demo_on_a_standalone_cluster_finishes_whatever_dies(
             return next(((worker, one) for worker in workers for one in worker.executors), None)
 
         worker, one = wait_until(executor, 120, "an executor of the cluster")
-        assert not client.show(job).job.terminal
+        assert not client.show(job).terminal
         if dies == "an executor":
             one.kill()
         elif dies == "a worker":
@@ -125,7 +125,7 @@ def test_an_idle_session_gives_its_executors_back_to_the_cluster(
             job = client.submit({"name": "rows", "groups": [group]}).id
             wait_until(held, 120, "an executor of the cluster")
             ended = client.wait(job, timeout=seconds(90))
-            assert ended.job.status is Status.FINISHED, ended
+            assert ended.status is Status.FINISHED, ended
             wait_until(lambda: not held(), 60, "no executor to be held any more")
 
 
@@ -162,7 +162,7 @@ def test_executors_of_a_cluster_read_the_files_of_a_stream_and_keep_its_state(
             ended = client.wait(
                 client.submit({"name": "x", "groups": groups, "outputs": append}).id
             )
-            assert ended.job.status is Status.FINISHED, ended
+            assert ended.status is Status.FINISHED, ended
             found = [
                 pl.read_parquet(published_files(str(tmp_path / "warehouse"), name))
                 for name in append
@@ -196,7 +196,7 @@ def test_a_stream_is_loaded_on_spark_connect_and_one_with_state_is_refused_at_on
         (tmp_path / "in" / name).write_text('{"id": 1}\n')
     events = {"stream": str(tmp_path / "in"), "format": "json", "schema": "id BIGINT"}
 
-    def load(**more: bool) -> JobView:
+    def load(**more: bool) -> JobInfo:
         sql = {"sql": "SELECT * FROM events", "output": "loads"}
         group = {"name": "load", "inputs": {"events": {**events, **more}}, "steps": [sql]}
         spec = {"name": "x", "groups": [group], "outputs": {"loads": {"mode": "append"}}}
@@ -206,7 +206,7 @@ def test_a_stream_is_loaded_on_spark_connect_and_one_with_state_is_refused_at_on
         connect_server(tmp_path / "spark") as address,
         fleet_on(address, redis_server.url, tmp_path) as client,
     ):
-        assert load().job.status is Status.FINISHED
+        assert load().status is Status.FINISHED
         rows = pl.read_parquet(published_files(str(tmp_path / "warehouse"), "loads"))
         ended = load(state=True)
 

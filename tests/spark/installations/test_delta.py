@@ -44,7 +44,7 @@ def test_spark_reads_a_table_that_unstuck_wrote_and_unstuck_appends_to_what_spar
         ended = client.wait(
             client.submit({"name": name, "groups": groups, **more}).id, timeout=seconds(40)
         )
-        assert ended.job.status is Status.FINISHED, ended
+        assert ended.status is Status.FINISHED, ended
 
     def in_spark() -> list[int]:
         run("found", f"SELECT collect_list(n) AS n FROM delta.`{table}`")

@@ -24,8 +24,8 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from tests.support.spark.jars import class_path
 from unstuck import Client, JobSpec, Settings, Status
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.views.jobs.job_views import JobView
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -56,9 +56,9 @@ class Lake:
     uri: str
     home: Path
 
-    def run(self, spec: dict[str, Any] | JobSpec) -> JobView:
+    def run(self, spec: dict[str, Any] | JobSpec) -> JobInfo:
         view = self.client.wait(self.client.submit(spec).id)
-        assert view.job.status is Status.FINISHED, view
+        assert view.status is Status.FINISHED, view
         return view
 
     def put(self, key: str, text: str) -> None:

@@ -85,10 +85,10 @@ def test_22_queries_over_published_tables_give_the_answers_of_duckdb(
     ):
         coordinators.tend(1)
         tables = client.submit(JobSpec.from_file(FOLDER / "tables.yaml", {"scale": SCALE})).id
-        assert client.wait(tables).job.status is Status.FINISHED
+        assert client.wait(tables).status is Status.FINISHED
         queries = client.submit(JobSpec.from_file(FOLDER / "queries.yaml", {"scale": SCALE})).id
         view = client.wait(queries)
-    assert view.job.status is Status.FINISHED, view
+    assert view.status is Status.FINISHED, view
     assert not (wrong := answers(FOLDER, partial(published_files, warehouse), SCALE)), "\n".join(
         wrong
     )

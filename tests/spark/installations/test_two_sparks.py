@@ -78,7 +78,7 @@ class Two:
         was made.
         """
         ended = self.client.wait(job, timeout=seconds(90))
-        assert ended.job.status is Status.FINISHED, ended
+        assert ended.status is Status.FINISHED, ended
         rows = (
             duckdb.read_parquet(published_files(self._warehouse, name))
             .project("spark, size, n")

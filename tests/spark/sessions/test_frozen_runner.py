@@ -92,8 +92,8 @@ def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thaw
         wait_until(let_go, 30, "the thawed runner to hold nothing any more")
         view, commit = coordinator.show(job), coordinator.record(job).commit
         record = view.groups[0].members[0]
-        assert (view.job.status, record.attempt, record.rows) == (Status.FINISHED, 2, {"data": 7})
-        rows = pq.read_table(published_files(view.job.warehouse, "data")).to_pylist()
+        assert (view.status, record.attempt, record.rows) == (Status.FINISHED, 2, {"data": 7})
+        rows = pq.read_table(published_files(view.warehouse, "data")).to_pylist()
         assert rows == [{"n": n} for n in range(7)]
         offered()
         assert coordinator.record(job).commit == commit, "and what it still said changed nothing"

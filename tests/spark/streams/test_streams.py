@@ -24,13 +24,13 @@ from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.publishing.streams.skip_file import skip_file
 from unstuck.coordinator.publishing.vacuum import vacuum
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.compact import compact_dataset
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.views.jobs.job_views import JobView
 
 SQL = {"sql": "SELECT id, at FROM events WHERE id > 0", "output": "loads"}
 STEPS = """
@@ -118,19 +118,19 @@ class Stream:
             }
         ).id
 
-    def ended(self, job: str) -> JobView:
+    def ended(self, job: str) -> JobInfo:
         return self.client.wait(job)
 
     def load(self, *steps: dict[str, Any], **rest: Any) -> str:
         """Load what has arrived. Returns the job."""
         view = self.ended(self.submit(*steps, **rest))
-        assert view.job.status is Status.FINISHED, view
-        return view.job.id
+        assert view.status is Status.FINISHED, view
+        return view.id
 
     def failed(self, *steps: dict[str, Any], versions: int = 0, **rest: Any) -> tuple[str, str]:
         """Code and text of the failure of a job that cannot load."""
         view = self.ended(self.submit(*steps, **rest))
-        assert view.job.status is Status.FAILED, view
+        assert view.status is Status.FAILED, view
         assert self.warehouse.head() == versions, "nothing was published"
         failure = view.groups[0].members[0].reason
         assert failure is not None
@@ -206,8 +206,8 @@ def test_a_run_that_finds_nothing_new_publishes_no_version_and_says_what_it_look
         "1 "
         "(3.json.part)"
     )
-    assert again.job.reason is not None
-    assert again.job.reason.text == f"all groups are done, and there is no new version: {nothing}"
+    assert again.reason is not None
+    assert again.reason.text == f"all groups are done, and there is no new version: {nothing}"
     assert again.groups[0].members[0].reason == Reason("ARRIVED", nothing)
     assert again.groups[0].members[0].results["events"] == {
         "looked": 2,
@@ -347,16 +347,16 @@ def test_of_two_jobs_that_read_the_same_files_one_publishes_and_the_other_says_w
     jobs = [stream.submit(), stream.submit()]
     stream.fleet.coordinators.tend(1)
     views = sorted(
-        (stream.ended(job) for job in jobs), key=lambda view: view.job.status is Status.FAILED
+        (stream.ended(job) for job in jobs), key=lambda view: view.status is Status.FAILED
     )
-    assert [view.job.status for view in views] == [Status.FINISHED, Status.FAILED]
-    reason = views[1].job.reason
+    assert [view.status for view in views] == [Status.FINISHED, Status.FAILED]
+    reason = views[1].reason
     assert reason is not None
     assert reason.code == "STREAM_MOVED"
-    assert f"job {views[0].job.id} has gone on with it" in reason.text
+    assert f"job {views[0].id} has gone on with it" in reason.text
     assert stream.ids() == [1, 2]
     stream.arrive(3)
-    assert stream.ended(stream.client.retry(views[1].job.id).id).job.status is Status.FINISHED
+    assert stream.ended(stream.client.retry(views[1].id).id).status is Status.FINISHED
     assert stream.ids() == [1, 2, 3]
 
 
@@ -377,7 +377,7 @@ def test_an_attempt_that_fails_after_the_load_leaves_nothing_and_the_next_one_re
     wait_until(failed, 120, "an attempt to fail")
     stream.arrive(2)
     gate.touch()
-    assert stream.ended(job).job.status is Status.FINISHED
+    assert stream.ended(job).status is Status.FINISHED
     assert stream.rows_of(job) == 2
     stream.arrive(3)
     stream.load()
@@ -391,23 +391,23 @@ def test_a_retry_takes_over_a_load_unless_another_job_has_gone_on_with_the_strea
     stream.arrive(1)
     gate = stream.home / "open"
     first = stream.ended(stream.submit(gate=gate))
-    assert first.job.status is Status.FAILED
+    assert first.status is Status.FAILED
     stream.arrive(2)
     gate.touch()
-    second = stream.ended(stream.client.retry(first.job.id).id)
-    assert second.job.status is Status.FINISHED
+    second = stream.ended(stream.client.retry(first.id).id)
+    assert second.status is Status.FINISHED
     assert stream.ids() == [1]
-    assert [first.job.id in path for path in stream.paths()] == [True]
+    assert [first.id in path for path in stream.paths()] == [True]
 
     gate.unlink()
     third = stream.ended(stream.submit(gate=gate))
-    assert third.job.status is Status.FAILED
+    assert third.status is Status.FAILED
     stream.load()
     stream.arrive(3)
     gate.touch()
-    fourth = stream.ended(stream.client.retry(third.job.id).id)
-    assert fourth.job.status is Status.FINISHED
-    assert stream.rows_of(fourth.job.id) == 1
+    fourth = stream.ended(stream.client.retry(third.id).id)
+    assert fourth.status is Status.FINISHED
+    assert stream.rows_of(fourth.id) == 1
     assert stream.ids() == [1, 2, 3]
 
 
@@ -444,7 +444,7 @@ def test_what_another_job_appends_or_replaces_leaves_the_stream_where_it_was(
         job = stream.client.submit(
             {"name": "other", "groups": [other], "outputs": {"loads": {"mode": mode}}}
         ).id
-        assert stream.ended(job).job.status is Status.FINISHED
+        assert stream.ended(job).status is Status.FINISHED
     stream.arrive(2)
     stream.load()
     assert stream.ids() == [2, 10]
@@ -466,7 +466,7 @@ def test_rules_expectations_and_partitions_hold_for_all_that_has_arrived(stream:
     assert stream.ids() == [1, 2, 3]
     stream.arrive(4)
     stream.arrive(4, 5)
-    assert stream.ended(stream.submit(**output)).job.status is Status.FAILED
+    assert stream.ended(stream.submit(**output)).status is Status.FAILED
     assert stream.ids() == [1, 2, 3]
 
 
@@ -480,7 +480,7 @@ def test_a_cancel_in_the_middle_of_a_batch_ends_the_job_and_publishes_nothing(
     job = stream.submit(step)
     wait_until(started.exists, 120, "the batch to begin")
     stream.client.cancel(job)
-    assert stream.ended(job).job.status is Status.CANCELED
+    assert stream.ended(job).status is Status.CANCELED
     assert "loads" not in stream.warehouse.state()
     stream.load()
     assert stream.ids() == [1]
@@ -583,7 +583,7 @@ def test_each_job_publishes_by_spark_the_messages_that_no_job_before_it_has_publ
         spec = {"name": "load", "groups": [load], "outputs": {"loads": {"mode": "append"}}}
 
         def loaded() -> list[int]:
-            assert stream.ended(stream.client.submit(spec).id).job.status is Status.FINISHED
+            assert stream.ended(stream.client.submit(spec).id).status is Status.FINISHED
             return stream.ids()
 
         rows = [

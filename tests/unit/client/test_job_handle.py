@@ -32,7 +32,7 @@ def load(hand: ByHand, *rows: tuple[str, int]) -> JobHandle:
     hand.finish(
         token, Outcome(OutcomeKind.SUCCEEDED, staging=token.staging, rows={"sales": len(rows)})
     )
-    assert hand.view(job).job.status is Status.FINISHED
+    assert hand.view(job).status is Status.FINISHED
     return hand.client.job(job)
 
 

@@ -28,7 +28,7 @@ from unstuck.doctor.host_facts import WarehouseFacts, warehouse_facts
 from unstuck.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
 from unstuck.tasks.host import SPARKS
 from unstuck.tasks.identity import RunsOn, minor
-from unstuck.tasks.protocol.processes import CoordinatorStatus, RunnerStatus, WarehouseSeen
+from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus, WarehouseSeen
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 

@@ -18,11 +18,11 @@ from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.selection import select
 from unstuck.in_process.limits_of_one import told
 from unstuck.in_process.run_job import InProcess, JobResult
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.errors import HostUnfit, Unrecoverable
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
 from unstuck.views.jobs.job_lines import lines_of
-from unstuck.views.jobs.job_views import JobView
 
 STEPS = "tests.support.steps.small_steps"
 
@@ -197,7 +197,7 @@ def test_a_part_of_a_job_reads_what_is_published_and_says_so_where_nothing_is(
     job = {"name": "tiny", "groups": [THREE, DOUBLED], "publish": ["rows", "twice"]}
     with pytest.raises(BadRequest, match="group twice reads rows of group rows, which is left out"):
         here.run(job, only=["twice"])
-    assert here.run(job, until=["rows"]).view.job.published == {"rows": 3}
+    assert here.run(job, until=["rows"]).view.published == {"rows": 3}
     assert here.run(job, only=["twice"]).results == {"twice": {"sum": 12}}
 
 
@@ -295,16 +295,16 @@ def test_a_warehouse_that_cannot_be_written_is_given_up_after_some_tries(here: I
 
 def test_of_a_wide_fork_it_is_not_shown_each_time_how_it_stands(here: InProcess) -> None:
     fork = group("by_day", "of_member", output="days", for_each={"day": list(range(40))})
-    shown: list[JobView] = []
+    shown: list[JobInfo] = []
     assert here.run({"name": "tiny", "groups": [fork]}, on_change=shown.append).finished
-    assert shown[-1].job.status is Status.FINISHED
+    assert shown[-1].status is Status.FINISHED
 
 
 def test_a_run_beside_one_that_goes_on_leaves_its_staging(here: InProcess) -> None:
     beside: list[JobResult] = []
 
-    def run_another(view: JobView) -> None:
-        if not beside and view.groups[0].census.get(GroupState.SUCCEEDED):
+    def run_another(view: JobInfo) -> None:
+        if not beside and view.groups[0].states.get(GroupState.SUCCEEDED):
             with InProcess(here.settings.warehouse) as other:
                 beside.append(other.run({"name": "beside", "groups": [THREE]}))
 
@@ -316,9 +316,9 @@ def test_a_run_beside_one_that_goes_on_leaves_its_staging(here: InProcess) -> No
 def test_while_a_step_takes_long_nobody_asks_for_a_coordinator(here: InProcess) -> None:
     told_why: list[str] = []
 
-    def long_step(view: JobView) -> None:
-        told_why.append(view.why_line(view.job.id))
-        if view.groups[0].census.get(GroupState.RUNNING):
+    def long_step(view: JobInfo) -> None:
+        told_why.append(view.why_line(view.id))
+        if view.groups[0].states.get(GroupState.RUNNING):
             here.clock.jump(60)
 
     assert here.run({"name": "tiny", "groups": [THREE]}, on_change=long_step).finished

@@ -19,7 +19,7 @@ from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.pool_store import Pools
-from unstuck.tasks.protocol.processes import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
 
 ROOMS = [Client, JobHandle, ScheduleClient, Pools, Notices, DeadLetters]
 # What fences and stores, which a user has no use for.

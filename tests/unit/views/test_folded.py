@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.status import Status
+from unstuck.read_model.job import JobInfo
 from unstuck.views.jobs.job_views import folded
 
 
 def job(
     name: str, status: Status = Status.FINISHED, schedule: str = "", backfill: str = ""
-) -> ListedJob:
-    return ListedJob(
-        name, name, status, 0, 0, 0, {}, 1, 0, None, schedule=schedule, backfill=backfill
-    )
+) -> JobInfo:
+    return JobInfo(id=name, name=name, status=status, schedule=schedule, backfill=backfill)
 
 
 def test_runs_of_a_backfill_are_one_line_and_so_are_earlier_runs_that_have_finished() -> None:

@@ -80,15 +80,15 @@ def test_each_action_does_what_its_command_does(browser: TestClient, hand: ByHan
     hand.decide(job)
     assert browser.post(f"/jobs/{job}/stop").status_code == 303
     hand.decide(job)
-    assert hand.view(job).job.status is Status.STOPPED
+    assert hand.view(job).status is Status.STOPPED
     again = browser.post(f"/jobs/{job}/retry", data={"once": "b", "reason": "mended"})
     new = re.match(r"/jobs/([^?]+)\?", again.headers["location"])
     assert new is not None
     assert new[1] != job
-    assert hand.view(new[1]).job.retry_of == job
+    assert hand.view(new[1]).retry_of == job
     assert browser.post(f"/jobs/{new[1]}/force-stop").status_code == 303
     hand.decide(new[1])
-    assert hand.view(new[1]).job.status is Status.CANCELED
+    assert hand.view(new[1]).status is Status.CANCELED
 
 
 def test_schedules_take_their_commands(browser: TestClient, hand: ByHand) -> None:
@@ -166,7 +166,7 @@ def test_a_page_that_is_read_only_does_nothing_and_offers_nothing(
         answer = page.post(path, data={"group": "load"})
         assert answer.status_code == 403
         assert "nothing was done" in answer.text
-    assert hand.view(job).job.status is Status.PENDING
+    assert hand.view(job).status is Status.PENDING
     for path in ("/", f"/jobs/{job}", "/schedules", "/schedules/nightly", "/fleet"):
         assert 'method="post"' not in page.get(path).text
 

@@ -16,12 +16,12 @@ from unstuck.cli.options import Follow, JsonLines, LookArgument
 from unstuck.cli.render.terminal import clock, emit_line, stderr
 from unstuck.client.client import Client
 from unstuck.client.find_job import find_job
-from unstuck.documents.job_documents import LogLineDocument
+from unstuck.read_model.job import JobInfo
+from unstuck.read_model.log_line import LogLine
 from unstuck.tasks.log_lines import as_text
 from unstuck.tasks.warehouse.files import Files
 from unstuck.views.dataset_views import warehouse_at
 from unstuck.views.jobs.job_logs import LogFile, find_logs, read_from, shown_line
-from unstuck.views.jobs.job_views import JobView
 
 EVERY = 0.5  # seconds between two reads
 
@@ -45,15 +45,13 @@ def logs(
     with connected() as connection:
         view = connection.client.show(find_job(connection.client, job, by_key=True))
         one_group = group is not None and (not view.planned(group).forked or "[" in group)
-        files = warehouse_at(view.job.warehouse).storage
+        files = warehouse_at(view.warehouse).storage
         shown = 0
         for log, line in _lines(connection.client, view, files, group, every, follow):
             shown += 1
             if as_json:
                 emit_line(
-                    LogLineDocument(
-                        group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line
-                    )
+                    LogLine(group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line)
                 )
             else:
                 text = shown_line(line, clock)
@@ -65,19 +63,19 @@ def logs(
         sys.stdout.flush()
     if not shown:
         stderr.print(
-            f"No logs in {view.job.warehouse} for {group or 'any group'} of job {view.job.id} "
-            f"({view.job.status}). They appear when an attempt begins; on an object store, when it "
+            f"No logs in {view.warehouse} for {group or 'any group'} of job {view.id} "
+            f"({view.status}). They appear when an attempt begins; on an object store, when it "
             "has ended."
         )
 
 
 def _lines(
-    client: Client, view: JobView, files: Files, group: str | None, every: bool, follow: bool
+    client: Client, view: JobInfo, files: Files, group: str | None, every: bool, follow: bool
 ) -> Iterator[tuple[LogFile, str]]:
     """Whole lines of logs as they grow; an unfinished last line only when nothing more can come."""
     read: dict[str, int] = {}  # bytes of each log
     while True:
-        ended = view.job.terminal or not follow
+        ended = view.terminal or not follow
         # An attempt that was shown is followed to its end, also when the next one has begun.
         for log in find_logs(files, view, group, every or follow):
             start = read.get(log.path, 0)
@@ -94,4 +92,4 @@ def _lines(
         if ended:
             return
         time.sleep(EVERY)
-        view = client.show(view.job.id)
+        view = client.show(view.id)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
@@ -47,25 +48,17 @@ from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stack_lines
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.status import Status
 from unstuck.doctor.host_facts import small_files
-from unstuck.documents.job_documents import (
-    DiffDocument,
-    ExplanationDocument,
-    JobDocument,
-    LateJobDocument,
-    ListedJobDocument,
-)
+from unstuck.read_model.job import JobInfo, json_of_list
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.process.call_deadlines import call_in_thread
 from unstuck.tasks.protocol.failure import CUT
 from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.terminal_text import printable
-from unstuck.views.jobs.job_facts import altered_while_running
 from unstuck.views.jobs.job_pictures import graph_of_job
-from unstuck.views.jobs.job_views import JobView, folded
+from unstuck.views.jobs.job_views import altered_while_running, folded
 from unstuck.views.words import count_of, first_line, one_line, shortened
 
 FOLDED_OF = 2_000  # jobs among which those are looked for that are shown in one line
@@ -111,7 +104,7 @@ def list_jobs(
         lines = [[job] for job in jobs] if as_json or unfold else folded(jobs)[:limit]
         waits = waits_of(connection.client, [line[0] for line in lines])
     if as_json:
-        emit([ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in jobs])
+        emit(json_of_list([replace(job, why=waits.get(job.id, "")) for job in jobs]))
         return
     if not jobs:
         stderr.print("No jobs." if not (status or name or since is not None) else "No job fits.")
@@ -130,7 +123,7 @@ def _list_late(as_json: bool) -> None:
     with connected() as connection:
         late_jobs = connection.client.late_jobs()
     if as_json:
-        emit([LateJobDocument.model_validate(job) for job in late_jobs])
+        emit(late_jobs)
         return
     if not late_jobs:
         stderr.print("No job is late.")
@@ -143,7 +136,7 @@ def _list_late(as_json: bool) -> None:
 
 
 def print_listing(
-    console: Console, lines: list[list[ListedJob]], waits: Mapping[str, str], now: float
+    console: Console, lines: list[list[JobInfo]], waits: Mapping[str, str], now: float
 ) -> None:
     """Print jobs as a table, several of them in one line; without key, parameters and reason where
     none has one.
@@ -152,7 +145,8 @@ def print_listing(
     more = {
         "KEY": ["" if line[1:] else one_line(line[0].key) for line in lines],
         "PARAMS": [
-            "" if line[1:] else shortened(one_line(line[0].params), PARAMS_WIDTH) for line in lines
+            "" if line[1:] else shortened(one_line(line[0].params_text), PARAMS_WIDTH)
+            for line in lines
         ],
         "REASON": [_fold_told(line) if line[1:] else _reason(line[0], waits) for line in lines],
     }
@@ -166,9 +160,7 @@ def print_listing(
             job.id,
             job.name,
             "" if len({run.status for run in lines[n]}) > 1 else coloured(job.status),
-            count_of(len(lines[n]), "run")
-            if lines[n][1:]
-            else f"{job.done}/{'?' if job.total is None else job.total}",
+            count_of(len(lines[n]), "run") if lines[n][1:] else job.progress,
             format_duration(max(0.0, now - job.submitted_at)),
             "" if duration is None or lines[n][1:] else format_duration(max(0.0, duration)),
             *(texts[n] for texts in more.values()),
@@ -176,14 +168,14 @@ def print_listing(
     console.print(listing)
 
 
-def _fold_told(line: list[ListedJob]) -> str:
+def _fold_told(line: list[JobInfo]) -> str:
     counts = Counter(job.status for job in line)
     by_status = ", ".join(f"{count:,} {status}" for status, count in counts.items())
     what = f"the backfill of {line[0].backfill}" if line[0].backfill else "earlier runs"
     return f"{what}: {by_status}; --unfold shows each"
 
 
-def _reason(job: ListedJob, waits: Mapping[str, str]) -> str:
+def _reason(job: JobInfo, waits: Mapping[str, str]) -> str:
     return shortened(one_line(waits.get(job.id, "")) or first_line(job.trouble), REASON_WIDTH)
 
 
@@ -213,7 +205,7 @@ def show(
         write_picture(graph_of_job(view), graph)
         return
     if as_json:
-        emit(DiffDocument.of_view(view) if diff else JobDocument.of_view(view))
+        emit(view)
         return
     if diff:
         for line in diff_lines(view):
@@ -228,13 +220,13 @@ def show(
         stdout.print(hint, soft_wrap=True)
 
 
-def _small_inputs(view: JobView) -> list[str]:
+def _small_inputs(view: JobInfo) -> list[str]:
     """Hints for inputs of the job that are slow to read; none where its warehouse cannot be asked
     from here.
     """
     if not view.reads:
         return []
-    future = call_in_thread(partial(small_files, view.job.warehouse), "small files")
+    future = call_in_thread(partial(small_files, view.warehouse), "small files")
     with suppress(OSError, ValueError, UnstuckError):
         file_counts = future.result(WAREHOUSE_WITHIN)
         return [
@@ -243,9 +235,8 @@ def _small_inputs(view: JobView) -> list[str]:
     return []
 
 
-def diff_lines(view: JobView) -> Iterator[Text]:
+def diff_lines(job: JobInfo) -> Iterator[Text]:
     """List the altered values, and which groups ran with which revision."""
-    job = view.job
     if not job.alterations:
         yield Text(f"job {job.id} was never altered")
         return
@@ -260,7 +251,7 @@ def diff_lines(view: JobView) -> Iterator[Text]:
                 printable(in_words(change.path, value)) for value in (change.old, change.new)
             )
             yield Text.assemble(f"  {change.path}  ", (old, "red"), " → ", (new, "green"))
-    for member in view.claimed:
+    for member in job.claimed:
         revision = member.revision
         with_ = (
             "as it is now"
@@ -288,25 +279,24 @@ def _spec_text(job: str) -> str:
     return yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
 
 
-def _facts(view: JobView) -> TextTable:
-    job = view.job
+def _facts(job: JobInfo) -> TextTable:
     times = {"submitted": job.submitted_at, "started": job.started_at, "ended": job.ended_at}
     facts = {
         **{what: clock(at) for what, at in times.items()},
         "by": job.submitted_by,
         "key": job.key,
-        "params": ", ".join(f"{name}={value}" for name, value in view.params.items()),
+        "params": ", ".join(f"{name}={value}" for name, value in job.params.items()),
         "retry of": job.retry_of,
         "altered": f"{count_of(job.revision, 'time')}: unstuck show {job.id} --diff"
         if job.revision
         else "",
         "intent": str(job.intent),
         "phase": job.phase,
-        "reason": _rest_of_reason(view),
-        "damage": view.damage,
-        "looked at": _due(view),
+        "reason": _rest_of_reason(job),
+        "damage": job.damage,
+        "looked at": _due(job),
         "warehouse": job.warehouse,
-        "time zone": ", ".join(view.zones),
+        "time zone": ", ".join(job.zones),
         "published": ", ".join(
             f"{name} ({count_of(rows, 'row')})" for name, rows in sorted(job.published.items())
         ),
@@ -322,22 +312,22 @@ def _facts(view: JobView) -> TextTable:
     return listing
 
 
-def _rest_of_reason(view: JobView) -> str:
+def _rest_of_reason(view: JobInfo) -> str:
     """The whole reason, where neither the line above the tree nor an error below says so much."""
-    text = view.job.reason.text if view.job.reason else ""
-    if view.job.status is Status.FINISHED:  # the line above the tree says nothing of it
+    text = view.reason.text if view.reason else ""
+    if view.status is Status.FINISHED:  # the line above the tree says nothing of it
         return text
     return (
         ""
-        if (first_line(text) == one_line(text) and view.job.terminal) or any(errors_of(view))
+        if (first_line(text) == one_line(text) and view.terminal) or any(errors_of(view))
         else text
     )
 
 
-def _due(view: JobView) -> str:
-    if view.due is None or view.job.terminal:
+def _due(view: JobInfo) -> str:
+    if view.due_at is None or view.terminal:
         return ""
-    wait = view.due - view.at
+    wait = view.due_at - view.at
     return (
         f"again in {format_duration(wait)} at the latest"
         if wait > 0
@@ -345,7 +335,7 @@ def _due(view: JobView) -> str:
     )
 
 
-def errors_of(view: JobView) -> Iterator[Text]:
+def errors_of(view: JobInfo) -> Iterator[Text]:
     """First and last error of every group that failed or is recovering, a few of them in full."""
     for member in view.failed[:FAILED_SHOWN]:
         yield Text.assemble(
@@ -360,7 +350,7 @@ def errors_of(view: JobView) -> Iterator[Text]:
                 yield Text(indent(trace, "    "), "dim")
     if more := view.failed[FAILED_SHOWN:]:
         yield Text(
-            f"\n… and {len(more)} more groups with errors: unstuck show {view.job.id} --json", "dim"
+            f"\n… and {len(more)} more groups with errors: unstuck show {view.id} --json", "dim"
         )
 
 
@@ -373,7 +363,7 @@ def why(job: LookArgument, as_json: AsJson = False) -> None:
     with connected() as connection:
         explanations = connection.client.explain(find_job(connection.client, job, by_key=True))
     if as_json:
-        emit([ExplanationDocument.of_explanation(explanation) for explanation in explanations])
+        emit(explanations)
         return
     for (state, lines), alike in groupby(
         explanations, lambda explanation: (explanation.state, _explained(explanation))
@@ -387,11 +377,11 @@ def why(job: LookArgument, as_json: AsJson = False) -> None:
             stdout.print(line if label == "try" else hanging(stdout, line, 10), soft_wrap=True)
 
 
-def stacks_of(view: JobView) -> Iterator[Text]:
+def stacks_of(view: JobInfo) -> Iterator[Text]:
     """Where the steps stand that run long, a few of them."""
     stacks = {
         subject: explanation.stack
-        for subject, explanation in view.why.items()
+        for subject, explanation in view.explanations.items()
         if explanation.stack is not None
     }
     for subject, stack in islice(stacks.items(), STACKS_SHOWN):

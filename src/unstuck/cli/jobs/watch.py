@@ -25,13 +25,12 @@ from unstuck.client.client import Client
 from unstuck.client.find_job import find_job
 from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
-from unstuck.documents.job_documents import EventDocument
 from unstuck.exits import ExitCode
+from unstuck.read_model.event import EventInfo
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.duration import format_duration
 from unstuck.views.event_words import told, told_once
-from unstuck.views.jobs.job_facts import JobFacts
 from unstuck.views.jobs.job_lines import MEMBERS
-from unstuck.views.jobs.job_views import JobView
 from unstuck.views.words import FIRST_LINE, count_of, one_line, shortened
 
 EVERY = 0.5  # seconds between two reads
@@ -52,7 +51,7 @@ def events_of(
     job: str,
     *,
     follow: bool = True,
-    until: Callable[[JobFacts], bool] | None = None,
+    until: Callable[[JobInfo], bool] | None = None,
     ask: Ask = lambda question: question(),
     on_quiet: Callable[[], None] | None = None,
 ) -> Iterator[tuple[str, Event]]:
@@ -117,7 +116,7 @@ def events(job: LookArgument, follow: Follow = False, as_json: JsonLines = False
                 stdout.print(hanging(stdout, event_text(event), 4))
             return
         for entry, event in job_events:
-            emit_line(EventDocument.of_event(entry, event))
+            emit_line(EventInfo.of(event, entry))
 
 
 def watch(job: LookArgument) -> None:
@@ -156,26 +155,24 @@ def await_end(
         return ExitCode.INTERRUPTED
     for text in conclusion(view):
         console.print(text, soft_wrap=True)
-    return ExitCode.FINE if view.job.status is Status.FINISHED else ExitCode.NOT_WELL
+    return ExitCode.FINE if view.status is Status.FINISHED else ExitCode.NOT_WELL
 
 
-def conclusion(view: JobView) -> Iterator[Text]:
+def conclusion(job: JobInfo) -> Iterator[Text]:
     """How the job ended, what was published, and where to look next; the tree or the events have
     said why.
     """
-    yield from outcome(view)
-    job = view.job
+    yield from outcome(job)
     if not job.terminal:
         yield Text(f"  reason  unstuck why {job.id}\n  go on   unstuck resume {job.id}")
     elif job.status is not Status.FINISHED:
         yield Text(f"  errors  unstuck show {job.id}\n  logs    unstuck logs {job.id}")
 
 
-def outcome(view: JobView) -> Iterator[Text]:
+def outcome(job: JobInfo) -> Iterator[Text]:
     """How the job ended, and what was published."""
-    job = view.job
     duration = format_duration(
-        max(0.0, (job.ended_at or view.at) - (job.started_at or job.submitted_at))
+        max(0.0, (job.ended_at or job.at) - (job.started_at or job.submitted_at))
     )
     yield Text.assemble(f"{job.name} {job.id} ", coloured(job.status), f" after {duration}")
     for name, rows in sorted(job.published.items()):
@@ -208,8 +205,8 @@ def _may_pass(error: BaseException) -> bool:
     )
 
 
-def _live(client: Client, job_id: str, console: Console, footer: Footer | None) -> JobView:
-    def read() -> tuple[JobView, float, float]:
+def _live(client: Client, job_id: str, console: Console, footer: Footer | None) -> JobInfo:
+    def read() -> tuple[JobInfo, float, float]:
         started_at = time.monotonic()
         view = client.show(job_id, why=True, members=MEMBERS)
         return view, time.monotonic(), time.monotonic() - started_at
@@ -219,7 +216,7 @@ def _live(client: Client, job_id: str, console: Console, footer: Footer | None) 
 
     def frame() -> RenderableType:
         view, read_at, _ = latest
-        below = [Text(footer(), "dim")] if footer is not None and not view.job.terminal else []
+        below = [Text(footer(), "dim")] if footer is not None and not view.terminal else []
         at = (
             view.at + time.monotonic() - read_at
         )  # the clock of the store, as it runs on from the read
@@ -227,7 +224,7 @@ def _live(client: Client, job_id: str, console: Console, footer: Footer | None) 
 
     try:
         with Live(console=console, get_renderable=frame, refresh_per_second=FRAMES, transient=True):
-            while not latest[0].job.at_rest:
+            while not latest[0].at_rest:
                 latest = ask(read)
                 # A job of ten thousand groups takes a while to read: spend most of the time not
                 # reading it. An outage is no reading, and the first answer after it may have waited
@@ -238,7 +235,7 @@ def _live(client: Client, job_id: str, console: Console, footer: Footer | None) 
     return latest[0]
 
 
-def _lines(client: Client, job_id: str, console: Console) -> JobView:
+def _lines(client: Client, job_id: str, console: Console) -> JobInfo:
     """One line per event from the first on, and one line each time that nothing happens for a
     while.
     """
@@ -256,16 +253,16 @@ def _lines(client: Client, job_id: str, console: Console) -> JobView:
     return ask(lambda: client.show(job_id))
 
 
-def waiting(view: JobView) -> Text | None:
+def waiting(view: JobInfo) -> Text | None:
     """The reason why a job waits, as one line; None where something runs, for then the events have
     said it.
     """
     runs = any(
-        group.census.get(state)
+        group.states.get(state)
         for group in view.groups
         for state in (GroupState.RUNNING, GroupState.CANCELING)
     )
-    why = "" if runs or view.job.terminal else view.why_line(view.job.id)
+    why = "" if runs or view.terminal else view.why_line(view.id)
     return (
         Text(f"{clock(view.at)}  waiting     {shortened(one_line(why), FIRST_LINE)}", "yellow")
         if why

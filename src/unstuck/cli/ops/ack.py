@@ -9,7 +9,6 @@ import typer
 from unstuck.cli.connection import connected
 from unstuck.cli.options import AsJson, Because, By
 from unstuck.cli.render.terminal import emit, stdout
-from unstuck.documents.now_documents import InstallationProblemDocument
 
 
 def ack(
@@ -26,6 +25,6 @@ def ack(
     with connected() as connection:
         done = connection.client.acknowledge(problem, reason=reason, by=by)
     if as_json:
-        emit(InstallationProblemDocument.model_validate(done))
+        emit(done)
     else:
         stdout.print(f"{done.id} is acknowledged until it changes.", soft_wrap=True)

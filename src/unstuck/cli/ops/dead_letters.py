@@ -15,12 +15,7 @@ from unstuck.cli.connection import connected
 from unstuck.cli.options import AsJson
 from unstuck.cli.render.dead_letter_table import dead_letter_table, shortened_value
 from unstuck.cli.render.terminal import clock, emit, stderr, stdout, table
-from unstuck.coordinator.store.dead_letter_store import unreadable
 from unstuck.coordinator.store.reports import DeadLetter
-from unstuck.documents.fleet_documents import (
-    DeadLetterDocument,
-    WholeDeadLetterDocument,
-)
 
 HELP = (
     "Reports that nobody could apply, notices that could not be sent, and Celery submits that "
@@ -38,7 +33,7 @@ def list_dead(
     with connected() as connection:
         letters = connection.client.dead_letters.newest(limit)
     if as_json:
-        emit([DeadLetterDocument.of_letter(letter) for letter in letters])
+        emit(letters)
         return
     if not letters:
         stderr.print("No dead letters.")
@@ -57,7 +52,7 @@ def show_dead(
     with connected() as connection:
         letter = connection.client.dead_letters.get(report)
     if as_json:
-        emit(WholeDeadLetterDocument.of_whole(letter))
+        emit(letter)
         return
     shown = table("", "")
     for name, value in _rows_of(letter):
@@ -83,8 +78,8 @@ def _rows_of(letter: DeadLetter) -> Iterator[tuple[str, str]]:
         yield "tries" if letter.notice else "deliveries", tries
     for n, line in enumerate(letter.reason.splitlines()):
         yield "" if n else "reason", line
-    why_not = unreadable(letter)
-    yield "replay", f"refused: {why_not}" if why_not else f"unstuck dead replay {letter.id}"
+    replay = f"unstuck dead replay {letter.id}"
+    yield "replay", f"refused: {letter.unreadable}" if letter.unreadable else replay
     for name, value in letter.fields.items():
         yield f"says {name}", value
 

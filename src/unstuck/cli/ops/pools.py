@@ -7,7 +7,6 @@ import typer
 from unstuck.cli.connection import connected
 from unstuck.cli.options import AsJson
 from unstuck.cli.render.terminal import emit, stderr, stdout, table
-from unstuck.documents.fleet_documents import PoolDocument
 
 pool = typer.Typer(
     help="Pools of slots, which groups take with `pool: NAME`.", no_args_is_help=True
@@ -20,7 +19,7 @@ def list_pools(as_json: AsJson = False) -> None:
     with connected() as connection:
         pools = connection.client.pools.all()
     if as_json:
-        emit([PoolDocument.model_validate(view) for view in pools])
+        emit(pools)
         return
     if not pools:
         stderr.print(

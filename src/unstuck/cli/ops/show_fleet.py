@@ -12,10 +12,9 @@ from unstuck.coordinator.problems.detect import detect_in_fleet
 from unstuck.coordinator.problems.problem import Limits
 from unstuck.doctor.finding import ago
 from unstuck.doctor.fleet_checks import of_versions
-from unstuck.documents.fleet_documents import FleetDocument
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.identity import RunsOn
-from unstuck.tasks.protocol.processes import ProcessStatus
+from unstuck.tasks.protocol.process_status import ProcessStatus
 from unstuck.views.installation import limits_of
 from unstuck.views.running_code import SHORT, different_code
 from unstuck.views.words import one_line
@@ -29,7 +28,7 @@ def fleet(as_json: AsJson = False) -> None:
         view = connection.client.fleet()
         limits = limits_of(connection.client.settings)
     if as_json:
-        emit(FleetDocument.model_validate(view))
+        emit(view)
         return
     tables = [
         *([_runners(view)] if view.runners else []),

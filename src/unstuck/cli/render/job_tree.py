@@ -15,9 +15,9 @@ from rich.text import Text
 from unstuck.cli.render.terminal import BAR, STYLES, TextTable, bar, coloured, table
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.graph.status_marks import mark
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.duration import format_duration
 from unstuck.views.jobs.job_lines import Line, lines_of, why
-from unstuck.views.jobs.job_views import JobView
 
 
 def fitted(lines: Sequence[Line], height: int) -> list[Line]:
@@ -43,7 +43,7 @@ def fitted(lines: Sequence[Line], height: int) -> list[Line]:
 
 
 def job_tree(
-    view: JobView, at: float, height: int | None = None, cut: bool = False
+    view: JobInfo, at: float, height: int | None = None, cut: bool = False
 ) -> RenderableType:
     """The job with its tree.
 
@@ -58,9 +58,8 @@ def job_tree(
     return Group(*head, _grid(lines) if cut else _listing(lines))
 
 
-def headline(view: JobView, at: float, cut: bool) -> list[Text]:
+def headline(job: JobInfo, at: float, cut: bool) -> list[Text]:
     """The job in a line, and its reason below where there is one."""
-    job = view.job
     elapsed = (job.ended_at or at) - (job.started_at or job.submitted_at)
     first = Text.assemble(
         (job.name, "bold"),
@@ -68,11 +67,11 @@ def headline(view: JobView, at: float, cut: bool) -> list[Text]:
         (job.id, "dim"),
         "  ",
         coloured(job.status),
-        f"  {view.done}/{view.total} ",
-        (bar(view.done, view.total), STYLES.get(job.status, "")),
+        f"  {job.progress} ",
+        (bar(job.done, job.total or 0), STYLES.get(job.status, "")),
         f"  {format_duration(max(0.0, elapsed))}",
     )
-    reason = why(view, at)
+    reason = why(job, at)
     if not reason:
         return [first]
     calm = job.status in (Status.PENDING, Status.RUNNING)

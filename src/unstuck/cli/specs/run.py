@@ -38,11 +38,10 @@ from unstuck.coordinator.publishing.staging_gc import folder_of
 from unstuck.coordinator.spec.checks.unused import doubts
 from unstuck.coordinator.spec.selection import select
 from unstuck.doctor.host_facts import in_the_way
-from unstuck.documents.job_documents import JobDocument
 from unstuck.exits import ExitCode
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.log_lines import work_here
 from unstuck.tasks.settings import Settings
-from unstuck.views.jobs.job_views import JobView
 
 if TYPE_CHECKING:
     from unstuck.in_process.run_job import InProcess
@@ -126,11 +125,9 @@ def run(
     for text in outcome(ended.view):
         console.print(text, soft_wrap=True)
     if keep:
-        console.print(
-            f"  staged  {ended.view.job.warehouse}/{folder_of(ended.job_id)}", soft_wrap=True
-        )
+        console.print(f"  staged  {ended.view.warehouse}/{folder_of(ended.job_id)}", soft_wrap=True)
     if as_json:
-        emit(JobDocument.of_view(ended.view))
+        emit(ended.view)
     if ended.status is Status.CANCELED:
         raise typer.Exit(signals.code)
     raise typer.Exit(ExitCode.FINE if ended.finished else ExitCode.NOT_WELL)
@@ -218,8 +215,8 @@ class _Lines:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def show(self, view: JobView) -> None:
-        events = self._here.events(view.job.id, self._shown)
+    def show(self, view: JobInfo) -> None:
+        events = self._here.events(view.id, self._shown)
         self._shown += len(events)
         for event in events:
             self._console.print(hanging(self._console, event_text(event), 4))
@@ -289,7 +286,7 @@ class _Live:
         self._here = here
         # Of its own file: while a step runs, `sys.stdout` leads into the log of its attempt.
         self.console = PrintedConsole(file=console.file, markup=False, highlight=False, emoji=False)
-        self._view: JobView | None = None
+        self._view: JobInfo | None = None
         self._events_seen = -1  # when it stepped aside
         options: dict[str, Any] = {
             "redirect_stdout": False,
@@ -317,14 +314,14 @@ class _Live:
         if self._view is not None:
             self.console.print(job_tree(self._view, self._view.at, self.console.height - 2))
 
-    def show(self, view: JobView) -> None:
+    def show(self, view: JobInfo) -> None:
         self._view = view
-        if not self.stands and len(self._here.events(view.job.id)) != self._events_seen:
+        if not self.stands and len(self._here.events(view.id)) != self._events_seen:
             self._live.start()
 
     def step_aside(self) -> None:
         if self.stands and self._view is not None:
-            self._events_seen = len(self._here.events(self._view.job.id))
+            self._events_seen = len(self._here.events(self._view.id))
             self._live.stop()
 
     def _frame(self) -> RenderableType:

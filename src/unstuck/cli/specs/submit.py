@@ -14,7 +14,7 @@ from unstuck.cli.render.terminal import emit, for_people, stdout, warn
 from unstuck.client.client import Client
 from unstuck.coordinator.store.answers import Submitted
 from unstuck.documents.document import plain
-from unstuck.documents.job_documents import JobDocument, SubmittedDocument
+from unstuck.documents.job_documents import SubmittedDocument
 from unstuck.exits import ExitCode
 from unstuck.views.dataset_views import warehouse_at
 
@@ -61,11 +61,7 @@ def submit(
             code = await_end(connection.client, submitted.id, for_people(as_json))
         if as_json:
             answer = plain(SubmittedDocument.of_submitted(submitted, job_spec.name))
-            emit(
-                {**answer, **plain(JobDocument.of_view(connection.client.show(submitted.id)))}
-                if wait
-                else answer
-            )
+            emit({**answer, **plain(connection.client.show(submitted.id))} if wait else answer)
         elif not wait:
             stdout.print(
                 f"  watch it   unstuck watch {submitted.id}\n  state      unstuck show "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -20,18 +20,13 @@ from unstuck.cli.render.terminal import clock, emit, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.publishing.streams.sources_read import sources_of
 from unstuck.coordinator.spec.problems import listed
-from unstuck.documents.dataset_documents import (
-    DatasetDocument,
-    DatasetVersionDocument,
-    SourceDocument,
-    plain_value,
-)
+from unstuck.documents.dataset_documents import plain_value
+from unstuck.read_model.dataset import DatasetInfo, DatasetVersion, columns_of
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.published import head_rows
 from unstuck.tasks.warehouse.view_file import view_path, views_sql, write_views
-from unstuck.views.dataset_views import bytes_of, check_there, columns_of, versions_of, warehouse_at
+from unstuck.views.dataset_views import check_there, shown_dataset, versions_of, warehouse_at
 from unstuck.views.words import count_of, one_line
 
 
@@ -124,74 +119,68 @@ def datasets(
         _export_views(place, name, version, export_views, to, keep)
         return
     states = place.state(version) if name is None else {name: place.dataset(name, version)}
-    _show_states(place, settings.warehouse, states, files, as_json, columns=name is not None)
-
-
-def _show_states(
-    place: Warehouse,
-    uri: str,
-    states: Mapping[str, DatasetState],
-    files: bool,
-    as_json: bool,
-    *,
-    columns: bool,
-) -> None:
+    infos = [
+        shown_dataset(place, settings.warehouse, dataset, state, files)
+        for dataset, state in sorted(states.items())
+    ]
     if as_json:
-        emit(
-            [
-                DatasetDocument.of_state(place, uri, dataset, state, files)
-                for dataset, state in sorted(states.items())
-            ]
+        emit(infos)
+    elif files and not stdout.is_terminal:  # for `xargs`, and for a list in a file
+        _print_files(infos)
+    elif not infos:
+        stderr.print(
+            f"Nothing is published in {settings.warehouse} (UNSTUCK_WAREHOUSE names another "
+            "warehouse)."
         )
-        return
-    if files and not stdout.is_terminal:  # for `xargs`, and for a list in a file
-        for _, state in sorted(states.items()):
-            _print_files(place, state)
-        return
-    if not states:
-        stderr.print(f"Nothing is published in {uri} (UNSTUCK_WAREHOUSE names another warehouse).")
-        return
-    _print_listing(states)
-    for state in states.values():
-        if columns:
-            _print_columns(state)
+    else:
+        _print_listing(infos)
+        if name is not None:
+            _print_columns(infos[0])
         if files:
             stdout.print()
-            _print_files(place, state)
+            _print_files(infos)
 
 
-def _print_files(place: Warehouse, state: DatasetState) -> None:
-    for file in state.files:
-        stdout.print(place.storage.uri(file.path), soft_wrap=True)
+def _print_files(datasets: Sequence[DatasetInfo]) -> None:
+    for dataset in datasets:
+        for path in dataset.paths or ():
+            stdout.print(path, soft_wrap=True)
 
 
-def _print_listing(states: Mapping[str, DatasetState]) -> None:
+def _print_listing(datasets: Sequence[DatasetInfo]) -> None:
     headings = ("DATASET", "OWNER", "VERSION", "ROWS", "FILES", "SIZE", "PUBLISHED", "JOB")
     listing = table(*headings, right=("VERSION", "ROWS", "FILES"))
-    for dataset, state in sorted(states.items()):
-        size, job = filesize.decimal(bytes_of(state)), f"{state.job} ({state.job_name})"
-        rows, count = f"{state.rows:,}", str(len(state.files))
-        owner = "" if state.owner is None else state.owner.job_name
-        listing.add_row(dataset, owner, str(state.changed), rows, count, size, clock(state.at), job)
+    for dataset in datasets:
+        listing.add_row(
+            dataset.dataset,
+            dataset.owner or "",
+            str(dataset.version),
+            f"{dataset.rows:,}",
+            str(dataset.files),
+            filesize.decimal(dataset.bytes),
+            clock(dataset.published_at),
+            f"{dataset.job} ({dataset.job_name})",
+        )
     stdout.print(listing)
-    for dataset, state in sorted(states.items()):
-        if state.table is not None:
+    for dataset in datasets:
+        if dataset.table is not None:
             stdout.print(
-                f"{dataset} is the Delta table {state.table}: its rows are counted there.",
+                f"{dataset.dataset} is the Delta table {dataset.table}: its rows are counted "
+                "there.",
                 soft_wrap=True,
             )
-        if state.many_small:
-            stdout.print(small_files_hint(dataset, state.many_small), soft_wrap=True)
+        if dataset.many_small:
+            hint = small_files_hint(dataset.dataset, dataset.many_small)
+            stdout.print(hint, soft_wrap=True)
 
 
-def _print_columns(state: DatasetState) -> None:
-    if state.owner is not None and state.owner.shared_with:
-        shares = listed(state.owner.shared_with)
-        stdout.print(f"Job {state.owner.job_name} shares it with {shares}.")
+def _print_columns(dataset: DatasetInfo) -> None:
+    if dataset.shared_with:
+        stdout.print(f"Job {dataset.owner} shares it with {listed(list(dataset.shared_with))}.")
     stdout.print()
     columns = table("COLUMN", "TYPE")
-    for column in columns_of(state):
-        columns.add_row(column["name"], column["type"])
+    for column in dataset.columns:
+        columns.add_row(column.name, column.type)
     stdout.print(columns)
 
 
@@ -213,8 +202,8 @@ def _show_rows(
         return
     columns = columns_of(state)
     shown = table(
-        *(column["name"] for column in columns),
-        right=[c["name"] for c in columns if c["type"] in _NUMBERS],
+        *(column.name for column in columns),
+        right=[column.name for column in columns if column.type in _NUMBERS],
     )
     for row in rows:
         shown.add_row(
@@ -277,41 +266,41 @@ def _show_history(
     newest = place.dataset(
         name
     ).changed  # a name that is misspelled is refused, not answered with an empty list
-    changes = [
-        (dataset_version.entry, dataset_version.change)
-        for dataset_version in versions_of(place, name, newest, limit).versions
-    ]
+    versions = versions_of(place, name, newest, limit).versions
     if as_json:
-        emit([DatasetVersionDocument.of_entry(name, entry) for entry, _ in changes])
+        emit(versions)
         return
     first = ("VERSION", "MODE", "ROWS", "FILES", "REPLACED", "PUBLISHED", "JOB")
     right = ("VERSION", "ROWS", "FILES", "REPLACED")
     listing = table(*first, "PARAMETERS", "READ", "CODE", "MADE ON", right=right)
-    for entry, change in changes:
+    for each in versions:
         listing.add_row(
-            str(entry.n),
-            change.mode,
-            f"{change.rows:,}",
-            str(len(change.added)),
-            str(len(change.removed)),
-            clock(entry.at),
-            f"{entry.job} ({entry.job_name})",
-            " ".join(f"{key}={value}" for key, value in entry.params.items()),
-            " ".join(f"{read}@{n}" for read, versions in change.inputs.items() for n in versions),
-            " ".join(dict.fromkeys(filter(None, map(_short_code, change.steps.values())))),
-            "; ".join(entry.made_on.get(name, ())),
+            str(each.version),
+            each.mode,
+            f"{each.rows:,}",
+            str(each.files),
+            str(each.replaced_files),
+            clock(each.published_at),
+            f"{each.job} ({each.job_name})",
+            " ".join(f"{key}={value}" for key, value in each.params.items()),
+            " ".join(f"{read}@{n}" for read, n in each.read),
+            " ".join(dict.fromkeys(filter(None, map(_short_code, each.code.values())))),
+            "; ".join(each.made_on),
         )
     stdout.print(listing)
-    for entry, change in changes:
-        if change.checkpoint is not None:
-            what = change.checkpoint.told or f"its stream is {change.checkpoint.stream}"
-            stdout.print(f"version {entry.n}: {what}", soft_wrap=True)
-        if change.replaced is not None:
-            stdout.print(f"version {entry.n} replaced {change.replaced.text()}", soft_wrap=True)
-        if change.taken_from:
-            stdout.print(
-                f"version {entry.n} took {name} over from job {change.taken_from}", soft_wrap=True
-            )
+    for each in versions:
+        for line in _remarks_on(name, each):
+            stdout.print(f"version {each.version}{line}", soft_wrap=True)
+
+
+def _remarks_on(name: str, version: DatasetVersion) -> Iterator[str]:
+    """Yield what else there is to say of a version of the dataset ``name``."""
+    if version.stream is not None:
+        yield f": {version.stream.told or f'its stream is {version.stream.stream}'}"
+    if version.replaced_partitions is not None:
+        yield f" replaced {version.replaced_partitions.text()}"
+    if version.taken_from:
+        yield f" took {name} over from job {version.taken_from}"
 
 
 def _show_sources(
@@ -328,7 +317,7 @@ def _show_sources(
         source_file for entry in entries for source_file in sources_of(place, name, entry)
     ]
     if as_json:
-        emit([SourceDocument.model_validate(source_file) for source_file in source_files])
+        emit(source_files)
         return
     listing = table(
         "VERSION", "SOURCE", "ROWS", "SIZE", "PUT ASIDE", right=("VERSION", "ROWS", "SIZE")

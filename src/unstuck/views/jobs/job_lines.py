@@ -12,9 +12,9 @@ from typing import Any
 
 from unstuck.coordinator.explain.stack_words import stands_at
 from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.read_model.group import GroupInfo, Member
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.duration import format_duration
-from unstuck.views.jobs.job_facts import GroupView
-from unstuck.views.jobs.job_views import ForkView, JobView
 from unstuck.views.words import count_of, first_line, one_line
 
 MEMBERS = 8  # of one fork, shown at a time
@@ -44,7 +44,7 @@ class Line:
     id: str = ""
 
 
-def lines_of(view: JobView, at: float) -> list[Line]:
+def lines_of(view: JobInfo, at: float) -> list[Line]:
     """All lines, in the order of the plan; a fork is one line, with those of its members that need
     a look below it.
 
@@ -65,19 +65,18 @@ def lines_of(view: JobView, at: float) -> list[Line]:
     return lines
 
 
-def why(view: JobView, at: float) -> str:
+def why(job: JobInfo, at: float) -> str:
     """How the job came to end so, or what it waits for; empty of one that has finished."""
-    job = view.job
     if job.terminal:
         return (
             first_line(job.reason.text)
             if job.reason is not None and job.status is not Status.FINISHED
             else ""
         )
-    return one_line(view.why_line(job.id, at))
+    return one_line(job.why_line(job.id, at))
 
 
-def elapsed_of(member: GroupView, at: float) -> float | None:
+def elapsed_of(member: Member, at: float) -> float | None:
     """Seconds that the newest attempt of a group has run, or ran."""
     if member.state in (GroupState.RUNNING, GroupState.CANCELING):
         return max(0.0, at - (member.claimed_at or member.started_at or member.since))
@@ -86,16 +85,16 @@ def elapsed_of(member: GroupView, at: float) -> float | None:
     return None
 
 
-def _is_fork(group: ForkView) -> bool:
+def _is_fork(group: GroupInfo) -> bool:
     """Not so where the whole fork has ended as one: skipped, or its values were not found."""
     return group.forked and not any(member.id == group.name for member in group.members)
 
 
-def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
+def _fork_line(view: JobInfo, group: GroupInfo, at: float) -> Line:
     if not group.expanded:
         shown = one_line(view.why_line(group.name, at))
         return Line(group.name, GroupState.WAITING, shown or "its members are not known yet")
-    counts = {GroupState(state): n for state, n in group.census.items() if n}
+    counts = {GroupState(state): n for state, n in group.states.items() if n}
     over = sum(n for state, n in counts.items() if state.terminal) == group.total
     order = (GroupState.FAILED, *ACTIVE, GroupState.CANCELED, GroupState.SKIPPED)
     ended = GroupState.SUCCEEDED if over else GroupState.WAITING
@@ -105,7 +104,7 @@ def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
     idle = not any(counts.get(state) for state in _SHOWN)
     detail = _joined(
         ", ".join(counted),
-        one_line(view.why_fork(group, at) if idle else view.why_line(group.name, at)),
+        one_line(view.why_group(group, at) if idle else view.why_line(group.name, at)),
     )
     starts = [m.started_at for m in group.members if m.started_at]
     end = max((m.since for m in group.members), default=at) if over else at
@@ -119,7 +118,7 @@ def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
     )
 
 
-def _member_lines(view: JobView, group: ForkView, at: float) -> list[Line]:
+def _member_lines(view: JobInfo, group: GroupInfo, at: float) -> list[Line]:
     notable = [member for state in _SHOWN for member in group.members if member.state is state]
     lines = [member_line(view, group, member, at) for member in notable[:MEMBERS]]
     if len(notable) > MEMBERS:
@@ -127,7 +126,7 @@ def _member_lines(view: JobView, group: ForkView, at: float) -> list[Line]:
     return lines
 
 
-def member_line(view: JobView, group: ForkView, member: GroupView, at: float) -> Line:
+def member_line(view: JobInfo, group: GroupInfo, member: Member, at: float) -> Line:
     """The line of a member of a fork, with its values."""
     values = {group.param: member.value} if group.param else member.value
     named = values if isinstance(values, dict) else {}
@@ -142,10 +141,10 @@ def _valued(param: str, value: Any) -> str:
     return f"{param}={value}"
 
 
-def _group_line(view: JobView, member: GroupView, at: float) -> Line:
+def _group_line(view: JobInfo, member: Member, at: float) -> Line:
     progress, state = member.progress, member.state
     reason = member.reason.text if member.reason else ""
-    if member.last_error and view.job.reason and member.last_error.text in view.job.reason.text:
+    if member.last_error and view.reason and member.last_error.text in view.reason.text:
         # The line above the tree has the error already: the job failed for this group.
         reason = reason.replace(member.last_error.text, "").strip(" ()")
     reason = first_line(reason)
@@ -158,7 +157,7 @@ def _group_line(view: JobView, member: GroupView, at: float) -> Line:
     if state in (GroupState.RUNNING, GroupState.CANCELING):
         step = f"step {progress['step']}/{progress['steps']}" if "step" in progress else ""
         label = one_line(str(progress.get("label", "")))
-        stack = view.why[member.id].stack if member.id in view.why else None
+        stack = view.explanations[member.id].stack if member.id in view.explanations else None
         position = "" if stack is None else one_line(stands_at(stack, at, brief=True))
         return Line(
             member.id,
@@ -183,16 +182,16 @@ def _group_line(view: JobView, member: GroupView, at: float) -> Line:
     return Line(member.id, state, detail, elapsed=elapsed_of(member, at), where=where)
 
 
-def _made(members: Sequence[GroupView]) -> tuple[str, str]:
+def _made(members: Sequence[Member]) -> tuple[str, str]:
     """The good rows of all outputs, and the rejected ones by rule: a row that breaks two rules
     counts for both.
     """
     rows = sum(sum(member.rows.values()) for member in members)
     checked = [quality for member in members for quality in member.quality.values()]
-    rejected = sum(quality["rejected"] for quality in checked)
+    rejected = sum(quality.rejected for quality in checked)
     rules: Counter[str] = Counter()
     for quality in checked:
-        rules.update(quality["rules"])
+        rules.update(quality.rules)
     broken = ", ".join(f"{name} {count:,}" for name, count in rules.items() if count)
     return _rows(rows - rejected), f"{rejected:,} rejected ({broken})" if rejected else ""
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.log_lines import as_text
 from unstuck.tasks.protocol.token import GROUP_ID, fork_member, log_folder, split_member
 from unstuck.tasks.terminal_text import printable
 from unstuck.tasks.warehouse.files import Files
-from unstuck.views.jobs.job_views import JobView
 
 MOST_READ = 4 * 1024 * 1024  # bytes of one log, for its last lines
 TAIL = 64 * 1024  # bytes of the end of a log
@@ -29,7 +29,7 @@ class LogFile(NamedTuple):
     path: str
 
 
-def find_logs(files: Files, view: JobView, group: str | None, every_attempt: bool) -> list[LogFile]:
+def find_logs(files: Files, view: JobInfo, group: str | None, every_attempt: bool) -> list[LogFile]:
     """The logs of a job, in the order in which its groups started; the newest of each group unless
     ``every_attempt``.
 
@@ -39,7 +39,7 @@ def find_logs(files: Files, view: JobView, group: str | None, every_attempt: boo
     records = {member.id: member for fork in view.groups for member in fork.members}
     logs = [
         log
-        for log in _logs_in(files, view.job.id)
+        for log in _logs_in(files, view.id)
         if group in (None, log.group, split_member(log.group)[0])
     ]
     if not every_attempt:

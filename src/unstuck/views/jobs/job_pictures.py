@@ -11,8 +11,9 @@ from unstuck.coordinator.spec.plan import Plan
 from unstuck.graph.job_graph import GraphGroup, job_graph, worst_of
 from unstuck.graph.svg import Svg
 from unstuck.graph.timeline import Refusal, Row, timeline
+from unstuck.read_model.group import GroupInfo
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.protocol.token import split_member
-from unstuck.views.jobs.job_views import ForkView, JobView
 
 Href = Callable[[str], str]
 
@@ -21,19 +22,19 @@ def nowhere(name: str) -> str:
     return ""
 
 
-def graph_of_job(view: JobView, href: Href = nowhere) -> Svg:
+def graph_of_job(view: JobInfo, href: Href = nowhere) -> Svg:
     """The graph of a job; ``href``: where a click on a group leads, by its name."""
-    label = f"The graph of job {view.job.name}, {view.job.status}: {view.done} of {view.total} done"
+    label = f"The graph of job {view.name}, {view.status}: {view.done} of {view.total} done"
     return job_graph([_graph_group(group) for group in view.groups], label, href)
 
 
-def _graph_group(group: ForkView) -> GraphGroup:
+def _graph_group(group: GroupInfo) -> GraphGroup:
     return GraphGroup(
         group.name,
         group.needs,
-        worst_of(group.census) if group.expanded else "WAITING",
+        worst_of(group.states) if group.expanded else "WAITING",
         group.forked,
-        group.census if group.expanded else {},
+        group.states if group.expanded else {},
         group.join,
         group.only_joins,
     )
@@ -53,7 +54,7 @@ def graph_of_plan(plan: Plan) -> Svg:
     return job_graph(groups, f"The graph of job {plan.name}, which was not submitted")
 
 
-def timeline_of(view: JobView, events: Iterable[Mapping[str, Any]], href: Href = nowhere) -> Svg:
+def timeline_of(view: JobInfo, events: Iterable[Mapping[str, Any]], href: Href = nowhere) -> Svg:
     """The attempts of a job over time, from its event log; the members of a fork are one row."""
     by_group: dict[str, list[Mapping[str, Any]]] = {}
     for event in events:
@@ -80,5 +81,5 @@ def timeline_of(view: JobView, events: Iterable[Mapping[str, Any]], href: Href =
         ]
         rows.append(Row(name, attempts, refused))
     return timeline(
-        rows, view.job.ended_at or view.at, f"The attempts of job {view.job.name} over time", href
+        rows, view.ended_at or view.at, f"The attempts of job {view.name} over time", href
     )

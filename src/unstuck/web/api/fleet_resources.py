@@ -8,24 +8,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from unstuck.coordinator.publishing.streams.sources_read import sources_of
+from unstuck.coordinator.model.fleet import FleetView, PoolView
+from unstuck.coordinator.publishing.streams.sources_read import SourceRead, sources_of
+from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.examine import Doctor
-from unstuck.documents.dataset_documents import (
-    DatasetDocument,
-    DatasetVersionDocument,
-    SourceDocument,
-)
 from unstuck.documents.fleet_documents import (
-    DeadLetterDocument,
     ExaminationDocument,
-    FleetDocument,
     NoticesDocument,
-    PoolDocument,
-    WholeDeadLetterDocument,
 )
+from unstuck.read_model.dataset import DatasetInfo, DatasetVersion
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.views.dataset_views import versions_of
+from unstuck.views.dataset_views import shown_dataset, versions_of
 from unstuck.web.api.asked import Ask
 
 fleet = APIRouter(tags=["fleet"])
@@ -38,10 +32,10 @@ Version = Annotated[
 ]
 
 
-@fleet.get("/fleet", response_model=FleetDocument)
+@fleet.get("/fleet", response_model=FleetView)
 def show_fleet(ask: Ask) -> Response:
     """The processes of the fleet, and the queues between them: as `unstuck fleet --json`."""
-    return ask.answer(FleetDocument.model_validate(ask.client.fleet()))
+    return ask.answer(ask.client.fleet())
 
 
 @fleet.get("/doctor", response_model=ExaminationDocument)
@@ -54,10 +48,10 @@ def examine(ask: Ask) -> Response:
     return ask.answer(ExaminationDocument.of_findings(place, doctor.examine(EXAMINED_FOR)))
 
 
-@fleet.get("/pools", response_model=list[PoolDocument])
+@fleet.get("/pools", response_model=list[PoolView])
 def pools(ask: Ask) -> Response:
     """The pools of slots: as `unstuck pool list --json`."""
-    return ask.answer([PoolDocument.model_validate(pool) for pool in ask.client.pools.all()])
+    return ask.answer(ask.client.pools.all())
 
 
 @fleet.get("/notices", response_model=NoticesDocument)
@@ -71,76 +65,69 @@ def notices(ask: Ask, limit: Limit = 100) -> Response:
     )
 
 
-@fleet.get("/dead", response_model=list[DeadLetterDocument])
+@fleet.get("/dead", response_model=list[DeadLetter])
 def dead_letters(ask: Ask, limit: Limit = 100) -> Response:
     """Dead letters, the newest first: as `unstuck dead list --json`."""
-    return ask.answer(
-        [DeadLetterDocument.of_letter(letter) for letter in ask.client.dead_letters.newest(limit)]
-    )
+    return ask.answer(ask.client.dead_letters.newest(limit))
 
 
-@fleet.get("/dead/{letter}", response_model=WholeDeadLetterDocument)
+@fleet.get("/dead/{letter}", response_model=DeadLetter)
 def dead_letter(ask: Ask, letter: str) -> Response:
     """One dead letter, word for word: as `unstuck dead show ID --json`."""
-    return ask.answer(WholeDeadLetterDocument.of_whole(ask.client.dead_letters.get(letter)))
+    return ask.answer(ask.client.dead_letters.get(letter))
 
 
-@datasets.get("/datasets", response_model=list[DatasetDocument])
+@datasets.get("/datasets", response_model=list[DatasetInfo])
 def list_datasets(ask: Ask, version: Version = None, files: bool = False) -> Response:
     """All that is published: as `unstuck datasets --json`."""
     uri = ask.client.settings.warehouse
 
-    def read(place: Warehouse) -> list[DatasetDocument]:
+    def read(place: Warehouse) -> list[DatasetInfo]:
         return [
-            DatasetDocument.of_state(place, uri, name, state, files)
+            shown_dataset(place, uri, name, state, files)
             for name, state in sorted(place.state(version).items())
         ]
 
     return ask.answer(ask.in_warehouse(uri, "nothing can be shown of what is published", read))
 
 
-@datasets.get("/datasets/{name}", response_model=DatasetDocument)
+@datasets.get("/datasets/{name}", response_model=DatasetInfo)
 def dataset(ask: Ask, name: str, version: Version = None, files: bool = False) -> Response:
     """One dataset: the one element of `unstuck datasets NAME --json`."""
     uri = ask.client.settings.warehouse
 
-    def read(place: Warehouse) -> DatasetDocument:
-        return DatasetDocument.of_state(place, uri, name, place.dataset(name, version), files)
+    def read(place: Warehouse) -> DatasetInfo:
+        return shown_dataset(place, uri, name, place.dataset(name, version), files)
 
     return ask.answer(ask.in_warehouse(uri, f"dataset {name} cannot be shown", read))
 
 
-@datasets.get("/datasets/{name}/history", response_model=list[DatasetVersionDocument])
+@datasets.get("/datasets/{name}/history", response_model=list[DatasetVersion])
 def history(ask: Ask, name: str, limit: Limit = 20) -> Response:
     """The versions of a dataset, the newest first: as `unstuck datasets NAME --history --json`."""
 
-    def read(place: Warehouse) -> list[DatasetVersionDocument]:
-        versions = versions_of(place, name, place.dataset(name).changed, limit).versions
-        return [DatasetVersionDocument.of_entry(name, version.entry) for version in versions]
+    def read(place: Warehouse) -> tuple[DatasetVersion, ...]:
+        return versions_of(place, name, place.dataset(name).changed, limit).versions
 
     return ask.answer(
         ask.in_warehouse(ask.client.settings.warehouse, f"versions of {name} cannot be shown", read)
     )
 
 
-@datasets.get("/datasets/{name}/sources", response_model=list[SourceDocument])
+@datasets.get("/datasets/{name}/sources", response_model=list[SourceRead])
 def sources(ask: Ask, name: str, version: Version = None, limit: Limit = 20) -> Response:
     """The files of its stream from which versions were loaded: as `unstuck datasets NAME --sources
     --json`.
     """
 
-    def read(place: Warehouse) -> list[SourceDocument]:
+    def read(place: Warehouse) -> list[SourceRead]:
         changed = place.dataset(name, version).changed
         entries = (
             place.history(name, limit, changed)
             if version is None
             else [place.existing_entry(version)]
         )
-        return [
-            SourceDocument.model_validate(source)
-            for entry in entries
-            for source in sources_of(place, name, entry)
-        ]
+        return [source for entry in entries for source in sources_of(place, name, entry)]
 
     return ask.answer(
         ask.in_warehouse(ask.client.settings.warehouse, f"sources of {name} cannot be shown", read)

@@ -5,6 +5,7 @@ submit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any
 
@@ -14,21 +15,19 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from unstuck.client.now import Snapshot
 from unstuck.client.waits import waits_of
+from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.problems.problem import Problem
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.documents.job_documents import (
-    DiffDocument,
-    EventDocument,
-    ExplanationDocument,
-    JobDocument,
-    LateJobDocument,
-    ListedJobDocument,
-    LogLineDocument,
     SubmittedDocument,
 )
-from unstuck.documents.now_documents import InstallationProblemDocument, NowDocument
+from unstuck.documents.now_documents import NowDocument
 from unstuck.graph.svg import on_paper
+from unstuck.read_model.event import EventInfo
+from unstuck.read_model.job import JobInfo, json_of_list
+from unstuck.read_model.log_line import LogLine
 from unstuck.tasks.duration import since_time
 from unstuck.validation.validate import ValidationDocument, validate_spec
 from unstuck.views.jobs.job_logs import MOST_READ, find_logs, tail_of
@@ -66,7 +65,7 @@ Entry = Annotated[
 ]
 
 
-@jobs.get("/jobs", response_model=list[ListedJobDocument])
+@jobs.get("/jobs", response_model=list[JobInfo])
 def list_jobs(
     ask: Ask,
     status: Annotated[Sequence[Status], Query()] = (),
@@ -82,18 +81,16 @@ def list_jobs(
     listed_jobs = ask.client.jobs(status=status, name=name, since=since, limit=limit)
     waits = waits_of(ask.client, listed_jobs)
     return ask.answer(
-        [ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in listed_jobs]
+        json_of_list([replace(job, why=waits.get(job.id, "")) for job in listed_jobs])
     )
 
 
-@jobs.get("/late-jobs", response_model=list[LateJobDocument])
+@jobs.get("/late-jobs", response_model=list[Problem])
 def late_jobs(ask: Ask) -> Response:
     """Jobs that no schedule submits, and that are late by a rule of `notify`: as `unstuck list
     --late --json`.
     """
-    return ask.answer(
-        [LateJobDocument.model_validate(late_job) for late_job in ask.client.late_jobs()]
-    )
+    return ask.answer(ask.client.late_jobs())
 
 
 @jobs.get("/now", response_model=NowDocument)
@@ -113,11 +110,11 @@ class AcknowledgeBody(BaseModel):
     by: str | None = Field(None, description="Who acknowledges it.")
 
 
-@jobs.post("/problems/acknowledge", response_model=InstallationProblemDocument)
+@jobs.post("/problems/acknowledge", response_model=Problem)
 def acknowledge(ask: Ask, body: AcknowledgeBody) -> Response:
     """Acknowledge a problem until it changes: as `unstuck ack PROBLEM --json`."""
     done = ask.client.acknowledge(body.problem, reason=body.reason, by=ask.by(body.by))
-    return ask.answer(InstallationProblemDocument.model_validate(done))
+    return ask.answer(done)
 
 
 @jobs.post("/jobs", response_model=SubmittedDocument, status_code=201, openapi_extra=SPEC_BODY)
@@ -171,18 +168,10 @@ async def validate(
     return ask.answer(await to_thread.run_sync(act, limiter=_ONE_PARSER))
 
 
-@jobs.get("/jobs/{job}", response_model=JobDocument)
+@jobs.get("/jobs/{job}", response_model=JobInfo)
 def show(ask: Ask, job: Job) -> Response:
     """All there is to know of one job: as `unstuck show JOB --json`."""
-    return ask.answer(JobDocument.of_view(ask.client.show(job, why=True)))
-
-
-@jobs.get("/jobs/{job}/diff", response_model=DiffDocument)
-def diff(ask: Ask, job: Job) -> Response:
-    """The alterations of a job, and the groups that ran with each: as `unstuck show JOB --diff
-    --json`.
-    """
-    return ask.answer(DiffDocument.of_view(ask.client.show(job)))
+    return ask.answer(ask.client.show(job, why=True))
 
 
 @jobs.get("/jobs/{job}/spec", response_model=dict[str, Any])
@@ -191,17 +180,15 @@ def spec_of(ask: Ask, job: Job) -> Response:
     return ask.answer(ask.client.written(job))
 
 
-@jobs.get("/jobs/{job}/why", response_model=list[ExplanationDocument])
+@jobs.get("/jobs/{job}/why", response_model=list[Explanation])
 def why(ask: Ask, job: Job) -> Response:
     """The reason why the job waits, and each of its groups that is not done: as `unstuck why JOB
     --json`.
     """
-    return ask.answer(
-        [ExplanationDocument.of_explanation(explanation) for explanation in ask.client.explain(job)]
-    )
+    return ask.answer(ask.client.explain(job))
 
 
-@jobs.get("/jobs/{job}/events", response_model=list[EventDocument])
+@jobs.get("/jobs/{job}/events", response_model=list[EventInfo])
 def events(
     ask: Ask, job: Job, after: Entry = "-", limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
 ) -> Response:
@@ -211,10 +198,10 @@ def events(
     """
     ask.client.job(job)  # a job without events is not the same as no job
     entries = islice(ask.client.events(job, after), limit)
-    return ask.answer([EventDocument.of_event(entry, event) for entry, event in entries])
+    return ask.answer([EventInfo.of(event, entry) for entry, event in entries])
 
 
-@jobs.get("/jobs/{job}/logs", response_model=list[LogLineDocument])
+@jobs.get("/jobs/{job}/logs", response_model=list[LogLine])
 def logs(
     ask: Ask,
     job: Job,
@@ -231,7 +218,7 @@ def logs(
     return _logs(ask, job, None, tail, every)
 
 
-@jobs.get("/jobs/{job}/logs/{group}", response_model=list[LogLineDocument])
+@jobs.get("/jobs/{job}/logs/{group}", response_model=list[LogLine])
 def logs_of_group(
     ask: Ask,
     job: Job,
@@ -249,18 +236,18 @@ def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Re
     if group is not None:
         view.planned(group)
 
-    def read(place: Any) -> list[LogLineDocument]:
+    def read(place: Any) -> list[LogLine]:
         files = place.storage
         log_files = find_logs(files, view, group, every)[-MOST_LOGS:]
         most = min(MOST_READ, MOST_IN_ALL // max(1, len(log_files)))
         return [
-            LogLineDocument(group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line)
+            LogLine(group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line)
             for log in log_files
             for line in tail_of(files, log.path, most).lines[-tail:]
         ]
 
     return ask.answer(
-        ask.in_warehouse(view.job.warehouse, f"the logs of job {job} cannot be shown", read)
+        ask.in_warehouse(view.warehouse, f"the logs of job {job} cannot be shown", read)
     )
 
 

@@ -4,7 +4,7 @@ its sources.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,12 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from unstuck.read_model.dataset import DatasetInfo
 from unstuck.tasks.errors import DatasetNotFound
 from unstuck.tasks.protocol.replaced import partition_text
 from unstuck.tasks.spec.outputs import REJECTED
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import DataFile
-from unstuck.views.dataset_views import WarehouseSnapshot, bytes_of, columns_of
+from unstuck.views.dataset_views import WarehouseSnapshot
 from unstuck.web.paging import part_of
 from unstuck.web.rendering import page
 from unstuck.web.warehouse_part import datasets_of, unreadable_as
@@ -32,13 +33,8 @@ PARTITIONS = 50
 class DatasetRow:
     """One line of the list: a dataset, and its rejected rows, if it has any."""
 
-    name: str
-    state: DatasetState
+    dataset: DatasetInfo
     rejected: DatasetState | None
-
-    @property
-    def bytes(self) -> int:
-        return bytes_of(self.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +49,36 @@ class PartitionRow:
 def datasets(request: Request) -> Response:
     place = datasets_of(request)
     published, trouble = unreadable_as(WarehouseSnapshot("", 0, {}), place.published)
-    part = part_of(rows_of(published.datasets), request.query_params, MOST, lambda row: row.name)
+    names = names_of(published.datasets)
+    part = part_of(names, request.query_params, MOST, lambda name: name)
     return page(
         request,
         "datasets.html",
         etag_data=(published.id, published.head, trouble),
         status=trouble.status if trouble else 200,
-        part=part,
+        part=part.showing(rows_of(part.items, published.datasets, place.uri)),
         head=published.head,
         place=place.uri,
         trouble=trouble,
     )
 
 
-def rows_of(datasets: Mapping[str, DatasetState]) -> list[DatasetRow]:
-    """The lines of the list, by name; rejected rows stand in the line of their dataset, if that is
-    published.
-    """
+def names_of(datasets: Collection[str]) -> list[str]:
+    """Return the names of the list in order: rejected rows are in the line of their dataset."""
     return [
-        DatasetRow(name, state, datasets.get(name + REJECTED))
-        for name, state in sorted(datasets.items())
+        name
+        for name in sorted(datasets)
         if not (name.endswith(REJECTED) and name.removesuffix(REJECTED) in datasets)
+    ]
+
+
+def rows_of(
+    names: Sequence[str], datasets: Mapping[str, DatasetState], warehouse: str
+) -> list[DatasetRow]:
+    """Return the lines of these datasets."""
+    return [
+        DatasetRow(DatasetInfo.of(name, datasets[name], warehouse), datasets.get(name + REJECTED))
+        for name in names
     ]
 
 
@@ -94,9 +99,7 @@ def dataset(request: Request) -> Response:
         "dataset.html",
         etag_data=(published.id, published.head, newest, trouble),
         name=name,
-        state=state,
-        bytes=bytes_of(state),
-        columns=columns_of(state),
+        dataset=DatasetInfo.of(name, state, place.uri),
         partitions=partitions_of(state.files),
         most_partitions=PARTITIONS,
         rejected=(name + REJECTED, published.datasets.get(name + REJECTED)),
@@ -140,7 +143,7 @@ def version(request: Request) -> Response:
         version=published_version,
         sources=sources[:SOURCES],
         more=max(0, len(sources) - SOURCES),
-        partitions=partitions_of(published_version.change.added),
+        partitions=partitions_of(published_version.added),
         most_partitions=PARTITIONS,
     )
 

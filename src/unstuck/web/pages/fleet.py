@@ -13,11 +13,11 @@ from starlette.routing import Route
 
 from unstuck.coordinator.command_table import TargetKind
 from unstuck.coordinator.model.fleet import FleetView
-from unstuck.coordinator.store.dead_letter_store import READABLE, UNREADABLE, unreadable
+from unstuck.coordinator.store.dead_letter_store import READABLE, UNREADABLE
 from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.examine import Doctor
 from unstuck.doctor.finding import Finding, Level
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.redis_url import without_password
 from unstuck.views.running_code import SHORT, different_code
 from unstuck.web.actions import PageAction, actions_for
@@ -44,10 +44,9 @@ class RunnerRow:
 
 @dataclass(frozen=True, slots=True)
 class LetterRow:
-    """A dead letter. ``why_not``: why it cannot be replayed; empty if it can."""
+    """A dead letter with the actions on it."""
 
     letter: DeadLetter
-    why_not: str
     actions: Sequence[PageAction]
 
 
@@ -135,9 +134,8 @@ def dead_letters(request: Request) -> Response:
 
 
 def letter_row(letter: DeadLetter) -> LetterRow:
-    why_not = unreadable(letter)
-    status = UNREADABLE if why_not else READABLE
-    return LetterRow(letter, why_not, actions_for(TargetKind.DEAD_LETTER, letter.id, status))
+    status = UNREADABLE if letter.unreadable else READABLE
+    return LetterRow(letter, actions_for(TargetKind.DEAD_LETTER, letter.id, status))
 
 
 def notices(request: Request) -> Response:

@@ -21,15 +21,16 @@ from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.errors import BadRequest, Damaged, NoSuchGroup
 from unstuck.coordinator.model.records import Alteration
 from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.read_model.group import Member
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.duration import since_time
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.protocol.token import GROUP_ID
 from unstuck.views.dataset_views import warehouse_at
 from unstuck.views.event_words import told, told_once
-from unstuck.views.jobs.job_facts import GroupView, JobFacts, altered_while_running
 from unstuck.views.jobs.job_logs import LogFile, Tail, logs_of, shown_line, tail_of
 from unstuck.views.jobs.job_pictures import graph_of_job, timeline_of
-from unstuck.views.jobs.job_views import JobView, folded
+from unstuck.views.jobs.job_views import altered_while_running, folded
 from unstuck.web.actions import actions_for, job_actions
 from unstuck.web.pages import job_model as model
 from unstuck.web.paging import is_entry
@@ -101,9 +102,9 @@ def job(request: Request) -> Response:
     told_groups, more_told = model.explanations_of(view)
     errors, more_errors = model.errors_of(view)
     outputs = model.outputs_of([member for group in view.groups for member in group.members])
-    explained = view.why.get(view.job.id)
+    explained = view.explanations.get(view.id)
     etag_data = (
-        view.job,
+        view,
         view.damage,
         view.done,
         view.total,
@@ -121,7 +122,7 @@ def job(request: Request) -> Response:
         return (
             f"#{model.anchor(name)}"
             if model.anchor(name) in anchors
-            else model.job_href(view.job.id, "groups", name)
+            else model.job_href(view.id, "groups", name)
         )
 
     return page(
@@ -139,7 +140,7 @@ def job(request: Request) -> Response:
         errors=errors,
         more_errors=more_errors,
         outputs=outputs,
-        actions=job_actions(view.job.id, view.job.status, explained.help if explained else ()),
+        actions=job_actions(view.id, view.status, explained.help if explained else ()),
         anchor=model.anchor,
         job_href=model.job_href,
         drawn=DRAWN,
@@ -158,12 +159,12 @@ def group(request: Request) -> Response:
     errors, more_errors = model.errors_of(view, name)
     shown = list(fork.members) if whole else [] if member is None else [member]
     states = (
-        [GroupState(state) for state in fork.census]
+        [GroupState(state) for state in fork.states]
         if whole
         else [member.state if member else GroupState.WAITING]
     )
     members = model.page_of_members(view, fork, request.query_params) if whole else None
-    etag_data = (view.job.status, fork.census, fork.expanded, member, members, told_groups, errors)
+    etag_data = (view.status, fork.states, fork.expanded, member, members, told_groups, errors)
     if same := unchanged(request, etag_data):
         return same
     return page(
@@ -183,10 +184,10 @@ def group(request: Request) -> Response:
         errors=errors,
         more_errors=more_errors,
         outputs=model.outputs_of(shown),
-        actions=actions_for(TargetKind.GROUP, view.job.id, view.job.status, name, states),
+        actions=actions_for(TargetKind.GROUP, view.id, view.status, name, states),
         anchor=model.anchor,
         job_href=model.job_href,
-        **({} if whole else _log(request, view.job, name)),
+        **({} if whole else _log(request, view, name)),
     )
 
 
@@ -198,12 +199,11 @@ def log(request: Request) -> Response:
     if GROUP_ID.fullmatch(name) is None:
         raise NoSuchGroup(f"job {job.id} has no group {name!r}")
     context = _log(request, job, name)
-    view = {"job": job}
     return page(
         request,
         "log.html",
         etag_data=context,
-        view=view,
+        view=job,
         tab="group",
         name=name,
         job_href=model.job_href,
@@ -211,7 +211,7 @@ def log(request: Request) -> Response:
     )
 
 
-def _log(request: Request, job: JobFacts, name: str) -> dict[str, Any]:
+def _log(request: Request, job: JobInfo, name: str) -> dict[str, Any]:
     """The last lines of a log of a group: of the attempt that is asked for, else of the newest
     one.
     """
@@ -255,11 +255,11 @@ def attempts(request: Request) -> Response:
     if not (before == "+" or is_entry(before)):
         raise BadRequest(f"{before!r} is no entry of an event log")
     view = client.show(request.path_params["job"])
-    entries = client.newest_events(view.job.id, EVENTS + 1, before)
-    etag_data = (view.job.status, entries)
+    entries = client.newest_events(view.id, EVENTS + 1, before)
+    etag_data = (view.status, entries)
     if same := unchanged(request, etag_data):
         return same
-    newest = client.newest_events(view.job.id, ATTEMPTS_OF)
+    newest = client.newest_events(view.id, ATTEMPTS_OF)
     events = [event for _, event in reversed(newest)]
     shown = [event for _, event in reversed(entries[:EVENTS])]
     return page(
@@ -268,9 +268,7 @@ def attempts(request: Request) -> Response:
         etag_data=etag_data,
         view=view,
         tab="attempts",
-        timeline=timeline_of(
-            view, events, lambda name: model.job_href(view.job.id, "groups", name)
-        ),
+        timeline=timeline_of(view, events, lambda name: model.job_href(view.id, "groups", name)),
         cut=len(newest) == ATTEMPTS_OF,
         drawn=ATTEMPTS_OF,
         events=[
@@ -287,14 +285,14 @@ def spec(request: Request) -> Response:
     """The spec of a job as it is now, the values of its parameters, and what was altered."""
     client = client_of(request)
     view = client.show(request.path_params["job"])
-    ran = view.claimed[: model.A_PAGE] if view.job.revision else []
-    etag_data = (view.job.status, view.job.revision, ran)
+    ran = view.claimed[: model.A_PAGE] if view.revision else []
+    etag_data = (view.status, view.revision, ran)
     if same := unchanged(request, etag_data):
         return same
     text = trouble = ""
     try:
         text = yaml.dump(
-            client.written(view.job.id), Dumper=_DUMPER, sort_keys=False, allow_unicode=True
+            client.written(view.id), Dumper=_DUMPER, sort_keys=False, allow_unicode=True
         )
     except Damaged as error:
         trouble = str(error)
@@ -308,8 +306,7 @@ def spec(request: Request) -> Response:
         trouble=trouble,
         is_cut=len(text) > SHOWN_SPEC,
         alterations=[
-            _alteration(number, alteration)
-            for number, alteration in enumerate(view.job.alterations, 1)
+            _alteration(number, alteration) for number, alteration in enumerate(view.alterations, 1)
         ],
         ran=[_ran(view, member) for member in ran],
         job_href=model.job_href,
@@ -330,7 +327,7 @@ def _alteration(number: int, alteration: Alteration) -> Mapping[str, Any]:
     }
 
 
-def _ran(view: JobView, member: GroupView) -> tuple[str, str, int, int]:
+def _ran(view: JobInfo, member: Member) -> tuple[str, str, int, int]:
     """A group, its state, the revision that it ran with, and that of the timeout which it was given
     later.
     """
@@ -338,11 +335,11 @@ def _ran(view: JobView, member: GroupView) -> tuple[str, str, int, int]:
         member.id,
         member.state,
         member.revision,
-        (altered_while_running(view.job, member) or [0])[-1],
+        (altered_while_running(view, member) or [0])[-1],
     )
 
 
-def _view(request: Request) -> JobView:
+def _view(request: Request) -> JobInfo:
     return client_of(request).show(
         request.path_params["job"], why=True, members=MEMBERS, by_fleet=True
     )

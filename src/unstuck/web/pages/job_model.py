@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.read_model.group import GroupInfo, Member
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.spec.outputs import REJECTED
-from unstuck.views.jobs.job_facts import GroupView
 from unstuck.views.jobs.job_lines import Line, lines_of, member_line
-from unstuck.views.jobs.job_views import ForkView, JobView
 from unstuck.web.paging import ListPage, part_of
 
 A_PAGE = 100  # groups, or members of a fork
@@ -56,7 +56,7 @@ def anchor(group: str) -> str:
     return f"group-{group}"
 
 
-def page_of_groups(view: JobView, query: Mapping[str, str]) -> ListPage[Line]:
+def page_of_groups(view: JobInfo, query: Mapping[str, str]) -> ListPage[Line]:
     """The groups of a job as `unstuck show` has them; where there are many, those that need a look
     come first.
     """
@@ -72,7 +72,7 @@ def page_of_groups(view: JobView, query: Mapping[str, str]) -> ListPage[Line]:
     return part.showing([line for block in part.items for line in block])
 
 
-def page_of_members(view: JobView, fork: ForkView, query: Mapping[str, str]) -> ListPage[Line]:
+def page_of_members(view: JobInfo, fork: GroupInfo, query: Mapping[str, str]) -> ListPage[Line]:
     """The members of a fork that have a record, those that need a look first."""
     part = part_of(sorted(fork.members, key=lambda member: _rank(member.state)), query, A_PAGE)
     return part.showing([member_line(view, fork, member, view.at) for member in part.items])
@@ -82,7 +82,7 @@ def _rank(state: str) -> int:
     return next((n for n, notable in enumerate(_TO_LOOK_AT) if notable == state), len(_TO_LOOK_AT))
 
 
-def explanations_of(view: JobView, only: str = "") -> tuple[list[SharedExplanation], int]:
+def explanations_of(view: JobInfo, only: str = "") -> tuple[list[SharedExplanation], int]:
     """Why the groups of a job wait, as `unstuck why` says it, and how many explanations are not
     among these.
 
@@ -93,8 +93,8 @@ def explanations_of(view: JobView, only: str = "") -> tuple[list[SharedExplanati
     """
     explanations = [
         explanation
-        for subject, explanation in view.why.items()
-        if subject != view.job.id and only in ("", subject, _fork_of(subject))
+        for subject, explanation in view.explanations.items()
+        if subject != view.id and only in ("", subject, _fork_of(subject))
     ]
     shared = []
     for _, run in groupby(explanations, _explained):
@@ -124,7 +124,7 @@ def _fork_of(subject: str) -> str:
     return subject.partition("[")[0]
 
 
-def errors_of(view: JobView, only: str = "") -> tuple[list[GroupView], int]:
+def errors_of(view: JobInfo, only: str = "") -> tuple[list[Member], int]:
     """Groups that failed or are recovering, and how many are not among these. ``only``: as
     `explanations_of`.
     """
@@ -132,7 +132,7 @@ def errors_of(view: JobView, only: str = "") -> tuple[list[GroupView], int]:
     return failed[:ERRORS], len(failed[ERRORS:])
 
 
-def outputs_of(members: Sequence[GroupView]) -> list[OutputRows]:
+def outputs_of(members: Sequence[Member]) -> list[OutputRows]:
     """The outputs of these groups, with their rows."""
     rows, rejected, rules = Counter[str](), Counter[str](), dict[str, Counter[str]]()
     for member in members:
@@ -140,21 +140,20 @@ def outputs_of(members: Sequence[GroupView]) -> list[OutputRows]:
             {name: count for name, count in member.rows.items() if not _is_rejects(name, member)}
         )
         for name, quality in member.quality.items():
-            rejected[name] += quality["rejected"]
-            rules.setdefault(name, Counter()).update(quality["rules"])
+            rejected[name] += quality.rejected
+            rules.setdefault(name, Counter()).update(quality.rules)
     return [
         OutputRows(name, rows[name], rejected[name], tuple(rules.get(name, {}).items()))
         for name in rows
     ]
 
 
-def _is_rejects(name: str, member: GroupView) -> bool:
-    return name.removesuffix(REJECTED) in member.rejected and name.endswith(REJECTED)
+def _is_rejects(name: str, member: Member) -> bool:
+    return name.removesuffix(REJECTED) in member.quality and name.endswith(REJECTED)
 
 
-def finished_text(view: JobView) -> str:
+def finished_text(job: JobInfo) -> str:
     """How a job ended, in a sentence; empty while it goes on, and where its reason says it."""
-    job = view.job
     if job.status is not Status.FINISHED:
         return ""
     if not job.version:

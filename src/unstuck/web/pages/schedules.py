@@ -16,11 +16,11 @@ from starlette.routing import Route
 
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.backlog import Backlog
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.graph.run_strip import StripRun, run_strip
 from unstuck.graph.svg import Svg
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.duration import format_duration
 from unstuck.views.dataset_views import Datasets, SourcePutAside
 from unstuck.web.actions import schedule_actions
@@ -67,7 +67,7 @@ def schedules(request: Request) -> Response:
 
 
 def _rows(
-    views: Sequence[ScheduleView], runs: Mapping[str, Sequence[ListedJob]]
+    views: Sequence[ScheduleView], runs: Mapping[str, Sequence[JobInfo]]
 ) -> Iterator[ScheduleRow]:
     """The lines, drawn one by one: a page that has not changed is not drawn."""
     for view in views:
@@ -88,7 +88,7 @@ def in_order(views: Sequence[ScheduleView]) -> list[ScheduleView]:
     return sorted(views, key=rank)
 
 
-def row_of(view: ScheduleView, runs: Sequence[ListedJob], *, linked: bool = True) -> ScheduleRow:
+def row_of(view: ScheduleView, runs: Sequence[JobInfo], *, linked: bool = True) -> ScheduleRow:
     """The line of a schedule with its ``runs``, the newest first; ``linked``: each bar leads to its
     job.
     """
@@ -109,7 +109,7 @@ def backlog_text(backlog: Backlog | None) -> str:
     return "; ".join(dict.fromkeys(sentences)) or "nothing is unread"
 
 
-def strip_of(view: ScheduleView, runs: Sequence[ListedJob], *, linked: bool) -> Svg:
+def strip_of(view: ScheduleView, runs: Sequence[JobInfo], *, linked: bool) -> Svg:
     """The picture of its last ``runs``, given the newest first."""
     drawn = [
         StripRun(
@@ -128,7 +128,7 @@ def strip_of(view: ScheduleView, runs: Sequence[ListedJob], *, linked: bool) -> 
     return run_strip(drawn[::-1], f"The last runs of {view.schedule.name}: {summary}")
 
 
-def _told(job: ListedJob, view: ScheduleView) -> str:
+def _told(job: JobInfo, view: ScheduleView) -> str:
     since = format_duration(max(0.0, view.at - job.submitted_at))
     lasted = "" if job.took is None else f", took {format_duration(job.took)}"
     why = f": {job.trouble}" if job.trouble else ""
@@ -177,7 +177,7 @@ def put_aside(request: Request) -> Response:
     )
 
 
-def put_aside_of(datasets: Datasets, runs: Sequence[ListedJob]) -> list[SourcePutAside]:
+def put_aside_of(datasets: Datasets, runs: Sequence[JobInfo]) -> list[SourcePutAside]:
     """The files and messages that the newest runs which have published have put aside."""
     versions = [job.version for job in runs if job.version][:LOOKED_AT]
     return [source for version in versions for source in datasets.put_aside(version)]

@@ -26,7 +26,8 @@ from tests.support.machine import Limit
 from tests.support.servers import wait_until
 from unstuck import Status
 from unstuck.local.programs import Size
-from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 
 SIZE = Size(workers=0, coordinators=2, light=2)
 STEP = {"python": "examples.noop:noop"}
@@ -158,7 +159,7 @@ def _kill_coordinator(fleet: ChaosFleet, watch: Watch, name: str) -> None:
     while not _caught_with_reports(fleet, watch, link, main.pid):
         if not limit.kept:
             raise AssertionError(f"{name} was never seen to read reports: {limit}")
-        if fleet.client.show(jobs[-1]).job.terminal:
+        if fleet.client.show(jobs[-1]).terminal:
             jobs.append(fleet.client.submit(MANY).id)
     over = watch.reports(main.pid)
     assert over is not None
@@ -199,8 +200,8 @@ def _awaited(watch: Watch, fault: str, victim: str, over: Callable[[], bool]) ->
 
 def _ended(fleet: ChaosFleet, job: str) -> None:
     wait_until(
-        lambda: fleet.client.show(job).job.terminal, GOES_ON_WITHIN, f"job {job} to end", every=0.2
+        lambda: fleet.client.show(job).terminal, GOES_ON_WITHIN, f"job {job} to end", every=0.2
     )
-    status = fleet.client.show(job).job.status
+    status = fleet.client.show(job).status
     if status is not Status.FINISHED:
         raise AssertionError(f"job {job} ended {status}")

@@ -25,6 +25,7 @@ from tests.chaos.driver.load import Asked
 from tests.chaos.driver.watch import Recovery, stated
 from unstuck import Status, UnstuckError, published_files
 from unstuck.coordinator.model.status import GroupState
+from unstuck.read_model.job_list import JobList
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry
 
@@ -258,7 +259,7 @@ def gather(fleet: ChaosFleet, accepted: Mapping[str, Asked]) -> Found:
     Raises: redis.RedisError.
     """
     warehouse, queries = Warehouse(str(fleet.warehouse)), fleet.patient_queries
-    jobs = queries.jobs(limit=None)
+    jobs = JobList(queries).jobs(limit=None)
     runs = {job.id for job in jobs if job.schedule}
     entries = [
         entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None

@@ -31,12 +31,13 @@ from tests.chaos.driver.schedules import (
     explained,
 )
 from unstuck import Status, UnstuckError, published_files
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.schedules.trigger import ticks
 from unstuck.coordinator.store.schedule_store import ScheduleStore
+from unstuck.read_model.job import JobInfo
+from unstuck.read_model.job_list import JobList
 from unstuck.tasks.warehouse.log import Warehouse
 
 _SPAN = re.compile(r"(\S+?Z)(?: to (\S+?Z))?: ")
@@ -58,7 +59,7 @@ class FoundSchedule:
 
     name: str
     record: ScheduleRecord | None
-    runs: Sequence[ListedJob] = ()
+    runs: Sequence[JobInfo] = ()
     events: Sequence[Mapping[str, Any]] = ()
     packages: Mapping[str, int] = field(default_factory=dict)
     rows: Rows = ()
@@ -174,7 +175,7 @@ def _judge_ticks(account: Repeated, one: FoundSchedule, record: ScheduleRecord) 
     """Each tick up to the cursor has a run that ended well, or an event that says why not; never
     both.
     """
-    runs: dict[str, list[ListedJob]] = {}
+    runs: dict[str, list[JobInfo]] = {}
     for run in one.runs:
         runs.setdefault(run.tick, []).append(run)
     skipped, quiet = list(_spans(one.events, "SKIPPED")), list(_spans(one.events, "RUN_SUBMITTED"))
@@ -238,7 +239,7 @@ def _judge_files(
     account.doubled += [f"file {path} was put aside, and is whole" for path in put]
 
 
-def first_tries(one: FoundSchedule) -> dict[float, ListedJob]:
+def first_tries(one: FoundSchedule) -> dict[float, JobInfo]:
     """Tick → its first run."""
     tries = (run for run in one.runs if "/" not in run.key)
     return {datetime.datetime.fromisoformat(run.tick).timestamp(): run for run in tries}
@@ -265,7 +266,10 @@ def gather_schedules(
     """Read what there is to judge; also the path of each file that was put aside. Raises:
     redis.RedisError.
     """
-    warehouse, jobs = Warehouse(str(fleet.warehouse)), fleet.patient_queries.jobs(limit=None)
+    warehouse, jobs = (
+        Warehouse(str(fleet.warehouse)),
+        JobList(fleet.patient_queries).jobs(limit=None),
+    )
     entries = [
         entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None
     ]

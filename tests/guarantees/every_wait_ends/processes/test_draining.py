@@ -26,9 +26,9 @@ from unstuck.coordinator.model.status import GroupState
 from unstuck.local.local_fleet import LocalFleet
 from unstuck.local.process import Program
 from unstuck.local.programs import Size
+from unstuck.read_model.group import Member
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
-from unstuck.views.jobs.job_facts import GroupView
 
 LONG = {
     "UNSTUCK_DRAIN_GRACE": "150s"
@@ -112,13 +112,13 @@ def effects(tmp_path: Path) -> dict[str, list[str]]:
     return {file.name: file.read_text().split() for file in (tmp_path / "effects").iterdir()}
 
 
-def members(client: Client, job: str, name: str = "") -> list[tuple[GroupState, GroupView]]:
+def members(client: Client, job: str, name: str = "") -> list[tuple[GroupState, Member]]:
     """Of one group, or of all."""
     groups = [group for group in client.show(job).groups if name in ("", group.name)]
     return [(member.state, member) for group in groups for member in group.members]
 
 
-def charged(record: GroupView) -> tuple[int, int]:
+def charged(record: Member) -> tuple[int, int]:
     return record.failures, record.losses
 
 
@@ -151,7 +151,7 @@ def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_fi
             ((_, record),) = members(client, job)
             assert (record.releases, *charged(record)) == (1, 0, 0)
             (tmp_path / "gate").touch()
-            assert client.wait(job).job.status is Status.FINISHED
+            assert client.wait(job).status is Status.FINISHED
             left(first)
             assert second.process.poll() is None
     assert effects(tmp_path) == {"0": ["began", "began", "done"]}
@@ -376,7 +376,7 @@ def test_two_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
             left(old)
             assert open_load(), "the load was over before the restart was: proves nothing"
         (tmp_path / "gate").touch()
-        assert client.wait(job).job.status is Status.FINISHED
+        assert client.wait(job).status is Status.FINISHED
     found = effects(tmp_path)
     assert len(found) == LOAD + 2
     assert {name: lines.count("done") for name, lines in found.items()} == dict.fromkeys(found, 1)

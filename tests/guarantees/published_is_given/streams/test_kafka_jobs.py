@@ -23,9 +23,9 @@ from tests.support.streams.kafka_server import kafka_server
 from tests.support.streams.stream_fleet import StreamFleet, published_ids, stream_fleet
 from unstuck import Client, Status, published_files
 from unstuck.cli.app import app
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.views.jobs.job_views import JobView
 
 STEPS = """
 def load(spark, ctx):
@@ -68,7 +68,7 @@ class Topic:
     def submit(self, **given: Any) -> str:
         return self.client.submit(self.spec(**given)).id
 
-    def load(self, **events: Any) -> JobView:
+    def load(self, **events: Any) -> JobInfo:
         return self.client.wait(self.submit(**events))
 
     def ids(self, dataset: str = "loads") -> list[int]:
@@ -106,13 +106,13 @@ def topic(
     )
 
 
-def finished(view: JobView) -> JobView:
-    assert view.job.status is Status.FINISHED, view
+def finished(view: JobInfo) -> JobInfo:
+    assert view.status is Status.FINISHED, view
     return view
 
 
-def failed(view: JobView) -> tuple[str, str]:
-    assert view.job.status is Status.FAILED, view
+def failed(view: JobInfo) -> tuple[str, str]:
+    assert view.status is Status.FAILED, view
     reason = view.groups[0].members[0].reason
     assert reason is not None
     return reason.code, reason.text
@@ -150,7 +150,7 @@ def test_each_job_publishes_the_messages_that_no_job_before_it_has_published(top
 
 
 def test_the_members_of_a_fork_read_the_partitions_of_a_topic_once_together(topic: Topic) -> None:
-    def forked() -> JobView:
+    def forked() -> JobInfo:
         spec = topic.spec()
         spec["groups"][0]["for_each"] = {"part": [0, 1, 2]}
         return finished(topic.client.wait(topic.client.submit(spec).id))
@@ -194,12 +194,12 @@ def test_of_two_jobs_that_read_the_same_messages_one_publishes_and_the_other_say
     topic.fleet.coordinators.kill()  # so that both are submitted before either publishes
     jobs = [topic.submit(), topic.submit()]
     topic.fleet.coordinators.tend(1)
-    views = sorted(map(topic.client.wait, jobs), key=lambda view: view.job.status is Status.FAILED)
-    assert [view.job.status for view in views] == [Status.FINISHED, Status.FAILED]
-    reason = views[1].job.reason
+    views = sorted(map(topic.client.wait, jobs), key=lambda view: view.status is Status.FAILED)
+    assert [view.status for view in views] == [Status.FINISHED, Status.FAILED]
+    reason = views[1].reason
     assert reason is not None
     assert reason.code == "STREAM_MOVED"
-    assert f"job {views[0].job.id} has gone on with it" in reason.text
+    assert f"job {views[0].id} has gone on with it" in reason.text
     assert topic.ids() == [1, 2]
 
 

@@ -26,9 +26,9 @@ from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
 from unstuck.coordinator.publishing.streams.skip_file import skip_file
 from unstuck.coordinator.publishing.streams.sources_read import sources_of
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.views.jobs.job_views import JobView
 
 STEPS = """
 import pathlib
@@ -69,7 +69,7 @@ class Load:
                 content if isinstance(content, bytes) else content.encode()
             )
 
-    def run(self, output: dict[str, Any] | None = None, **events: Any) -> JobView:
+    def run(self, output: dict[str, Any] | None = None, **events: Any) -> JobInfo:
         return self.client.wait(self.client.submit(self.spec(output, **events)).id)
 
     def spec(self, output: dict[str, Any] | None = None, **events: Any) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Load:
     def load(self, output: dict[str, Any] | None = None, **events: Any) -> dict[str, Any]:
         """Returns the counts of the stream."""
         view = self.run(output, **events)
-        assert view.job.status is Status.FINISHED, view
+        assert view.status is Status.FINISHED, view
         results = view.groups[0].members[0].results
         assert results is not None
         return results["events"]  # type: ignore[no-any-return]
@@ -107,7 +107,7 @@ class Load:
         """Code and text of the failure of the only attempt of a job that publishes nothing."""
         before = self.warehouse.head()
         view = self.run(**events)
-        assert view.job.status is Status.FAILED, view
+        assert view.status is Status.FAILED, view
         assert self.warehouse.head() == before
         record = view.groups[0].members[0]
         assert record.reason is not None
@@ -359,7 +359,7 @@ def test_a_full_folder_is_loaded_by_runs_of_a_bounded_size_that_follow_at_once(l
 def test_the_members_of_a_fork_load_each_file_once_together_and_the_next_job_goes_on(
     load: Load,
 ) -> None:
-    def forked(**more: Any) -> JobView:
+    def forked(**more: Any) -> JobInfo:
         spec = load.spec(**more)
         spec["groups"][0]["for_each"] = {"part": [*range(3)]}
         return load.client.wait(load.client.submit(spec).id)
@@ -368,15 +368,15 @@ def test_the_members_of_a_fork_load_each_file_once_together_and_the_next_job_goe
         load.files({f"{n}.csv": f"id,name\n{n},ann\n"})
     load.files({"bad.csv": "id,name\nx,ann\n"})
     view = forked(on_bad_file="skip")
-    assert view.job.status is Status.FINISHED, view
+    assert view.status is Status.FINISHED, view
     results = [one.results for one in view.groups[0].members]
     counts = [one["events"] for one in results if one is not None]
     assert sum(one["files"] for one in counts) == 12
     assert max(one["files"] for one in counts) < 12
     assert len(load.rows("loads__rejected")) == 1
     load.files({f"{n}.csv": f"id,name\n{n},ann\n" for n in (12, 13)})
-    assert forked(on_bad_file="skip").job.status is Status.FINISHED
-    assert forked(on_bad_file="skip").job.version == 0, "nothing is new for any member"
+    assert forked(on_bad_file="skip").status is Status.FINISHED
+    assert forked(on_bad_file="skip").version == 0, "nothing is new for any member"
     assert load.load(on_bad_file="skip")["files"] == 0, "nor for a group without a fork"
     assert sorted(row["id"] for row in load.rows()) == [*range(14)]
     (entry,) = load.warehouse.history("loads", 1)

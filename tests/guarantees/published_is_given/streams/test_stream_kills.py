@@ -98,9 +98,9 @@ class Feed:
         reasons = []
         for job in jobs:
             view = self.client.wait(job)
-            if view.job.status is not Status.FINISHED:
-                assert view.job.reason is not None
-                reasons.append(view.job.reason.code)
+            if view.status is not Status.FINISHED:
+                assert view.reason is not None
+                reasons.append(view.reason.code)
         assert set(reasons) <= {"STREAM_MOVED"}
         assert len(reasons) < len(jobs)
 

@@ -12,13 +12,13 @@ import redis
 
 from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.processes import (
+from unstuck.tasks.protocol.process_status import (
     CoordinatorStatus,
-    ProcessRegistry,
     ProcessStatus,
     RunnerStatus,
     WarehouseSeen,
 )
+from unstuck.tasks.protocol.processes import ProcessRegistry
 
 KEYS = Keys("unstuck")
 RUNNER = RunnerStatus(

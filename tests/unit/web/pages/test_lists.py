@@ -18,11 +18,11 @@ from starlette.testclient import TestClient
 from tests.cli.conftest import ByHand
 from tests.guarantees.nothing_is_forgotten.test_hanging_warehouse import silent
 from tests.unit.web.conftest import HOST
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import Run
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.doctor.examine import Doctor
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.warehouse.dataset_owner import Owner
 from unstuck.tasks.warehouse.log import Warehouse
@@ -85,20 +85,15 @@ def test_each_run_of_a_schedule_names_its_tick_in_the_zone_of_the_schedule_and_e
     known.set(nightly | {"params": {"day": {"type": "date", "default": "tick"}}})
     (view,) = known.all()
     run = Run(tick=1_800_000_000.0)
-    job = ListedJob(
-        "j1",
-        "nightly",
-        Status.FINISHED,
-        1.0,
-        2.0,
-        3.0,
-        {},
-        1,
-        1,
-        None,
-        run.key("nightly"),
-        "",
-        "nightly",
+    job = JobInfo(
+        id="j1",
+        name="nightly",
+        status=Status.FINISHED,
+        submitted_at=1.0,
+        started_at=2.0,
+        ended_at=3.0,
+        key=run.key("nightly"),
+        schedule="nightly",
     )
     assert "FINISHED j1, of 2027-01-15 17:00:00+09:00, submitted" in str(
         schedules.row_of(view, [job]).strip

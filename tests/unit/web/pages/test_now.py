@@ -19,7 +19,6 @@ from unstuck.client import now
 from unstuck.client.now import MAX_JOBS_PER_SCAN, MAX_ROWS_SHOWN, Snapshot
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.model.fleet import FleetView, QueueView
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.schedule_record import RunSuccess
 from unstuck.coordinator.model.status import Status
@@ -33,8 +32,10 @@ from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 
 ALONE = {"name": "load", "retry": {"max": 0}}
 
@@ -91,7 +92,7 @@ def test_a_job_that_is_tried_again_says_what_failed_and_when_the_next_try_is(
     hand.decide(job)
     hand.fail(job, "load", "the source is down", recoverable=True)
     hand.decide(job)
-    assert hand.view(job).job.status is Status.RETRYING
+    assert hand.view(job).status is Status.RETRYING
     assert re.search(r"job night RETRYING .*the source is down", lines(browser))
 
 
@@ -310,10 +311,16 @@ def fleet_of_runners(hand: ByHand, *runners: RunnerStatus, **more: Any) -> Fleet
     return replace(hand.client.fleet(), runners=runners, **more)
 
 
-def listed(number: int, status: Status, name: str = "night", **more: Any) -> ListedJob:
+def listed(number: int, status: Status, name: str = "night", **more: Any) -> JobInfo:
     at = 1_000_000.0 + number
-    return ListedJob(
-        f"job{number}", name, status, at, at, at if status.terminal else 0.0, {}, 1, 0, None, **more
+    return JobInfo(
+        id=f"job{number}",
+        name=name,
+        status=status,
+        submitted_at=at,
+        started_at=at,
+        ended_at=at if status.terminal else 0.0,
+        **more,
     )
 
 

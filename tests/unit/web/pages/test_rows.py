@@ -12,7 +12,7 @@ from unstuck.coordinator.model.fleet import FleetView
 from unstuck.coordinator.model.schedule_record import RunFailure, ScheduleStatus
 from unstuck.coordinator.schedules.decide_schedule import settled
 from unstuck.coordinator.schedules.schedule_view import ScheduleView, view_of
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.warehouse.marker import DataFile
 from unstuck.web.pages.datasets import PartitionRow, partitions_of
 from unstuck.web.pages.fleet import runners_of

@@ -1,0 +1,3 @@
+"""What users see of each thing: one type each, which the client returns, JSON dumps and the page
+shows.
+"""

@@ -1,0 +1,19 @@
+"""A line of the log of an attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line that an attempt logged or printed.
+
+    Attributes:
+        file: that contains it.
+    """
+
+    group: str
+    attempt: int
+    file: str
+    line: str

@@ -1,0 +1,111 @@
+"""What a runner and a coordinator say about themselves, for people to read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import computed_field
+
+from unstuck.tasks.identity import RunsOn
+from unstuck.tasks.json_fields import OptionalTime, Time
+
+
+@dataclass(frozen=True, slots=True)
+class WarehouseSeen:
+    """The configured warehouse of a process, as last seen (``tasks.warehouse.probe``).
+
+    Attributes:
+        uri: its address; None if the process was set to none.
+        id: empty if there is no warehouse; None if that is not known, and ``trouble`` says why, if
+            anything does.
+        looked_at: when the process looked, by the clock of Redis; None if it did not.
+    """
+
+    uri: str | None = None
+    id: str | None = None
+    trouble: str = ""
+    looked_at: OptionalTime = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Status:
+    """The fields that every process writes. Times are seconds by the clock of Redis.
+
+    Attributes:
+        queues: those that the process listens to.
+        seen: when it said this.
+        silent: ``seen`` is too long ago; for the reader to set.
+    """
+
+    id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    seen: Time
+    silent: bool = False
+    warehouse: WarehouseSeen = field(default_factory=WarehouseSeen)
+    runs_on: RunsOn = field(default_factory=RunsOn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerStatus(_Status):
+    """One runner.
+
+    Attributes:
+        worker_pid: of the Celery worker above it.
+        code: packages whose steps it has run, each with a digest of its source; without one, it has
+            not said.
+        unfit: why it takes no Spark work, since its host cannot run it; empty if it does.
+        taken_at: when it last took a wake-up from the broker, whatever came of it; None: it never
+            did.
+        claimed_at: its last claim; None if it never claimed anything.
+        job, group, attempt: what it runs; None if it is idle. ``step`` as the step was last called.
+        idle_since: when it last had nothing to do and was free to take more; None if it runs
+            something, or if its worker was told to stop.
+    """
+
+    kind: Literal["runner"] = "runner"
+    worker_pid: int
+    code: dict[str, str] = field(default_factory=dict)
+    unfit: str = ""
+    taken_at: OptionalTime = None
+    claimed_at: OptionalTime = None
+    job: str | None = None
+    group: str | None = None
+    attempt: int | None = None
+    step: str | None = None
+    idle_since: OptionalTime = None
+
+    @property
+    def worked_at(self) -> float | None:
+        """When it last took a wake-up or an attempt; None: it never did."""
+        return max(filter(None, (self.taken_at, self.claimed_at)), default=None)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def since(self) -> OptionalTime:
+        """Since when it runs what it runs; None if it is idle."""
+        return None if self.job is None else self.claimed_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorStatus(_Status):
+    """One coordinator.
+
+    Attributes:
+        read_at: when it last read a worker's report; None: it never did.
+        swept_at: when its last sweep ended; None: it never swept.
+        oldest_since: queue → since when its oldest message has lain there, as far as this
+            coordinator has seen.
+        targets: the targets of notices that it knows.
+    """
+
+    kind: Literal["coordinator"] = "coordinator"
+    read_at: OptionalTime = None
+    swept_at: OptionalTime = None
+    oldest_since: dict[str, Time] = field(default_factory=dict)
+    targets: tuple[str, ...] = ()
+
+
+ProcessStatus = RunnerStatus | CoordinatorStatus
