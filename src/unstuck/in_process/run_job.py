@@ -14,6 +14,7 @@ from typing import Any
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.spec.plan import Plan, compile_plan
 from unstuck.coordinator.spec.problems import suggestion
@@ -134,13 +135,13 @@ class InProcess:
             settings: of everything else; those of the environment by default.
             driver: of Spark, asked for when a group first needs it. None: this process has one of
                 its own.
-            now: where the clock begins.
+            now: the tick of which the job is a run, where the clock begins.
         """
         explicit = (settings or Settings()).model_dump(exclude_unset=True)
         self.settings = Settings(
             **{**explicit, "warehouse": str(warehouse), "durability": "everysec"}
         )
-        self.clock = JumpingClock(now)
+        self._tick, self.clock = now, JumpingClock(now)
         self._coordinator = Coordinator(self.settings, self.clock)
         self._on_change: Callable[[JobInfo], None] | None = None
         self._began = self._spent = (
@@ -218,6 +219,8 @@ class InProcess:
                     f"fail: the job has no group {name}{suggestion(name, plan.groups)}"
                 )
         self._check_host(plan)
+        if key is None and self._tick is not None:
+            key = f"{job_spec.name}@{tick_text(self._tick.timestamp())}"
         job = self._coordinator.submit(job_spec, key or "", take_over=take_over)
         self._runner.make_fail(fail or {}, times)
         self._runner.on_input, self._on_change = on_input, on_change

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.in_process.attempts import Failing
 from unstuck.in_process.run_job import InProcess
@@ -232,7 +231,6 @@ class Unstuck:
             # `JobRun` reads what was staged.
             ended = process.run_or_leave(
                 here,
-                key=None if now is None else f"{spec.name}@{tick_text(now.timestamp())}",
                 **selection._asdict(),
                 fail=fail,
                 times=times,
