@@ -185,6 +185,15 @@ def test_every_file_and_test_that_is_named_exists(page: Path) -> None:
             assert test in functions_in(ROOT / path), name
 
 
+def test_every_input_that_gave_a_wrong_result_names_a_test_that_exists() -> None:
+    text = text_of(ROOT / "tests" / "right_results.md")
+    named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", text)
+    assert named
+    for path, test in named:
+        assert (ROOT / "tests" / path).exists(), path
+        assert not test or test in functions_in(ROOT / "tests" / path), test
+
+
 @cache
 def functions_in(module: Path) -> set[str]:
     return {
