@@ -151,14 +151,10 @@ def _other_python() -> str:
     text = _said_by(path, os.stat(path).st_mtime_ns) if path else ""
     if text is None or text.split() == [here, "pyarrow"]:
         return ""
-    version = text.split()[:1]
-    wrong = (
-        "has no pyarrow"
-        if version == [here]
-        else f"is Python {version[0]}"
-        if version
-        else "does not start"
-    )
+    version = next(iter(text.split()), "")
+    wrong = f"is Python {version}" if version else "does not start"
+    if version == here:
+        wrong = "has no pyarrow"
     return f"PYSPARK_PYTHON={named} {wrong}, and the driver is Python {here}: let both be one"
 
 

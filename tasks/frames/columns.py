@@ -388,16 +388,10 @@ def _keys_are_unique(array: Any) -> bool:
             pairs.group_by(["map", "key"]).aggregate([])
         ) < len(pairs):
             return False
-        inner = [array.keys, array.items]
-    else:
-        inner = (
-            array.flatten()
-            if types.is_struct(kind)
-            else [array.flatten()]
-            if types.is_nested(kind)
-            else []
-        )
-    return all(map(_keys_are_unique, inner))
+        return _keys_are_unique(array.keys) and _keys_are_unique(array.items)
+    if types.is_struct(kind):
+        return all(map(_keys_are_unique, array.flatten()))
+    return not types.is_nested(kind) or _keys_are_unique(array.flatten())
 
 
 def _check_names(names: Iterable[Any], struct: str = "") -> None:

@@ -78,11 +78,9 @@ class Script:
         of_all, of_job = vars(self._keys), vars(self._keys.of(job))
         args = {**values, "job": job}
         try:
-            # Each is looked up where it stands: to put all keys that there are into one place takes
-            # longer than to ask.
+            # Merging all keys takes longer than these lookups.
             keys = [
-                of_job[name] if name in of_job else of_all[name] if name in of_all else values[name]
-                for name in self._key_names
+                of_job.get(name) or of_all.get(name) or values[name] for name in self._key_names
             ]
             return keys, [args[name] for name in self._arg_names]
         except KeyError as error:

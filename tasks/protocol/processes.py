@@ -64,11 +64,8 @@ class ProcessRegistry:
 
     def read(self) -> list[ProcessStatus]:
         """All that are not forgotten. Raises: redis.RedisError."""
-        return [
-            status
-            for line in cast(list[str], self._client.hvals(self._key))
-            if (status := status_of(line)) is not None
-        ]
+        statuses = map(status_of, cast(list[str], self._client.hvals(self._key)))
+        return [status for status in statuses if status is not None]
 
     def runners(self) -> list[RunnerStatus]:
         """The runners among them. Raises: redis.RedisError."""
@@ -98,10 +95,11 @@ class ProcessRegistry:
         try:
             long_ago = self._now() - FORGOTTEN
             lines = cast(dict[str, str], self._client.hgetall(self._key))
+            statuses = {name: status_of(line) for name, line in lines.items()}
             silent = [
                 name
-                for name, line in lines.items()
-                if (status := status_of(line)) is None or status.seen <= long_ago
+                for name, status in statuses.items()
+                if status is None or status.seen <= long_ago
             ]
             if not silent:
                 return 0

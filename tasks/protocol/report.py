@@ -104,7 +104,7 @@ class Outcome:
     done: Done | None = None
 
     def to_json(self) -> str:
-        values = {name: value for name in _FIELDS if (value := getattr(self, name))}
+        values = {name: getattr(self, name) for name in _FIELDS if getattr(self, name)}
         return json.dumps(values, separators=(",", ":"), default=_values)
 
     @classmethod

@@ -117,14 +117,8 @@ class Secrets:
         """Return the reference to the first secret in ``value``, at any depth."""
         if self._found is None:
             return None
-        return next(
-            (
-                self._reference(at[0])
-                for text in texts_in(value)
-                if (at := self._found.search(text))
-            ),
-            None,
-        )
+        matches = filter(None, map(self._found.search, texts_in(value)))
+        return next((self._reference(match[0]) for match in matches), None)
 
     def in_name(self, name: str) -> str | None:
         """Return the reference to the secret in ``name``. A short one must match it as a whole."""

@@ -11,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterator
 from functools import lru_cache
-from itertools import count, pairwise
+from itertools import count, filterfalse, pairwise
 from typing import Literal, NamedTuple
 
 MAX_SQL = 1024 * 1024  # characters of a statement
@@ -196,21 +196,23 @@ def parameters_in(sql: str) -> set[str]:
     A field of a variant (``v:name``) looks the same.
     """
     return {
-        name.text.strip("`")
-        for colon, name in pairwise(tokens(sql))
-        if colon.text == ":" and name.kind in ("word", "name")
+        name.text.strip("`") for colon, name in pairwise(tokens(sql)) if _is_marker(colon, name)
     }
+
+
+def _is_marker(colon: SqlToken, name: SqlToken) -> bool:
+    return colon.text == ":" and name.kind in ("word", "name")
 
 
 def markers_in(sql: str) -> set[str]:
     """Return the names of ``:name`` in ``sql``, without fields of a variant (``v:name``)."""
-    every = [SqlToken("symbol", "", 0), *tokens(sql)]
-    return {
-        name.text.strip("`")
-        for before, colon, name in zip(every, every[1:], every[2:], strict=False)
-        if colon.text == ":" and name.kind in ("word", "name")
-        if before.kind == "symbol" or before.start + len(before.text) < colon.start
-    }
+    names, before = set(), SqlToken("symbol", "", 0)
+    for colon, name in pairwise(tokens(sql)):
+        is_free = before.kind == "symbol" or before.start + len(before.text) < colon.start
+        if is_free and _is_marker(colon, name):
+            names.add(name.text.strip("`"))
+        before = colon
+    return names
 
 
 def first_word(sql: str) -> str:
@@ -385,7 +387,7 @@ def with_plain_names(sql: str, taken: Collection[str]) -> tuple[str, dict[str, R
 
     A parameter of Spark has no dots in its name.
     """
-    fresh = (name for n in count() if (name := f"result_{n}") not in taken)
+    fresh = filterfalse(taken.__contains__, map("result_{}".format, count()))
     names: dict[ResultMarker, str] = {}
     parts, at = [], 0
     for match in _results(sql):

@@ -245,10 +245,10 @@ def _plain(value: Any) -> Any:
 
 
 def _depth(value: Any) -> int:
-    inner = (
-        value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    )
-    return 0 if inner is None else 1 + max(map(_depth, inner), default=0)
+    if not isinstance(value, dict | list):
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(_depth, inner), default=0)
 
 
 def _named(value: Any) -> str:

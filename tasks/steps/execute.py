@@ -119,9 +119,10 @@ class ending_forks:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if os.getpid() == self._pid:
             return
-        code: object = 1
+        code: object = None if error is None else 1
         try:  # as Python ends for an error that nobody catches
-            code = error.code if isinstance(error, SystemExit) else None if error is None else 1
+            if isinstance(error, SystemExit):
+                code = error.code
             with suppress(Exception):
                 if not isinstance(error, SystemExit | None):
                     traceback.print_exception(error)

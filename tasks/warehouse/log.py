@@ -346,9 +346,9 @@ class Warehouse:
 
         Raises: LogBroken, WarehouseNewer.
         """
-        numbers = islice(range(self.head() if newest is None else newest, 0, -1), looks)
-        changed = (entry for n in numbers if dataset in (entry := self.existing_entry(n)).datasets)
-        return list(islice(changed, limit))
+        numbers = range(self.head() if newest is None else newest, 0, -1)
+        entries = map(self.existing_entry, islice(numbers, looks))
+        return list(islice((entry for entry in entries if dataset in entry.datasets), limit))
 
     def find_publish(self, publish_id: str, after: int, package_id: str = "") -> int | None:
         """Return the number above ``after`` with ``publish_id``, as a package or an ABORT, or None.

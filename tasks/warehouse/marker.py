@@ -389,11 +389,7 @@ def newest_marker(files: Files, group_folder: str) -> Marker | None:
 
 def _markers(files: Files, group_folder: str) -> Iterator[tuple[str, Marker]]:
     """The folder and the marker of each attempt that has one, the newest first."""
-    attempts = [
-        (int(match[1]), name)
-        for name in files.names(group_folder)
-        if (match := _ATTEMPT.fullmatch(name))
-    ]
-    for _, name in sorted(attempts, reverse=True):
+    attempts = filter(None, map(_ATTEMPT.fullmatch, files.names(group_folder)))
+    for _, name in sorted(((int(match[1]), match[0]) for match in attempts), reverse=True):
         if (marker := read_marker(files, f"{group_folder}/{name}")) is not None:
             yield f"{group_folder}/{name}", marker

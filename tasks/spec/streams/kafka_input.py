@@ -172,9 +172,9 @@ class KafkaInput(Strict):
 
         Raises: ValueError: a type of the schema is not known to all readers.
         """
-        metadata = (
-            self.metadata if self.metadata is not None else () if self.columns else tuple(_TYPES)
-        )
+        metadata = self.metadata
+        if metadata is None:
+            metadata = () if self.columns else tuple(_TYPES)
         beside = [field(name, parse_type(_TYPES[name])) for name in metadata]
         return [*self.value_fields, *beside]
 
