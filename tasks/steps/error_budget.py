@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 
 from unstuck.tasks.errors import TooManyRejectedRows
@@ -32,13 +32,7 @@ def check_budget(
     """
     if quality.over is None or not rejected.rows:
         return
-    runs, seconds = runs_or_time(quality.over)
-    first = (time.time() if judged_at is None else judged_at) - seconds
-    last = math.inf if judged_at is None else judged_at
-    # No row of an entry belongs to a time after the entry.
-    recent = takewhile(lambda entry: max(entry.at, entry.as_of) > first, before)
-    earlier = (entry for entry in recent if first < entry.as_of <= last)
-    loads = islice(filter(None, (_rows(name, entry) for entry in earlier)), runs - 1)
+    loads = _earlier_loads(name, quality.over, before, judged_at)
     counted = [(good.rows, rejected.rows), *loads]
     bad = sum(part for _, part in counted)
     rows = bad + sum(part for part, _ in counted)
@@ -51,6 +45,20 @@ def check_budget(
             f"over: {quality.over}). This run has {rejected.rows:,} of "
             f"{good.rows + rejected.rows:,}{by_rule}. Mend what makes the rows, or the rules"
         )
+
+
+def _earlier_loads(
+    name: str, over: str, before: Iterable[Entry], judged_at: float | None
+) -> Iterator[tuple[int, int]]:
+    """Yield the good and rejected rows of the earlier loads that count; as `check_budget`."""
+    runs, seconds = runs_or_time(over)
+    first, last = time.time() - seconds, math.inf
+    if judged_at is not None:
+        first, last = judged_at - seconds, judged_at
+    # No row of an entry belongs to a time after the entry.
+    recent = takewhile(lambda entry: max(entry.at, entry.as_of) > first, before)
+    earlier = (entry for entry in recent if first < entry.as_of <= last)
+    yield from islice(filter(None, (_rows(name, entry) for entry in earlier)), runs - 1)
 
 
 def _rows(name: str, entry: Entry) -> tuple[int, int] | None:

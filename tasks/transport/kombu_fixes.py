@@ -242,14 +242,14 @@ class _NoHeaders(_Checked):
     model_config = ConfigDict(extra="forbid")
 
 
-class _Message(_Checked):
+class _DeliveryInfo(_Checked):
     exchange: str
     routing_key: str
 
 
 class _Properties(_Checked):
     body_encoding: Literal["base64"]
-    delivery_info: _Message
+    delivery_info: _DeliveryInfo
     delivery_tag: str
     priority: int | None = None
 
