@@ -23,7 +23,8 @@ class ProblemCode(StrEnum):
     BUSY = "BUSY"  # work waits, and no listener can take it
     UNFIT = "UNFIT"  # host
     NO_SLOTS = "NO_SLOTS"  # pool
-    FAILED = "FAILED"  # job, schedule or backfill
+    FAILED = "FAILED"  # job or schedule
+    BACKFILL_FAILED = "BACKFILL_FAILED"  # schedule
     HALTED = "HALTED"
     RETRYING = "RETRYING"
     WAITING = "WAITING"  # job: for its first worker

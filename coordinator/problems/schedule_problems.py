@@ -89,8 +89,8 @@ RULES: tuple[Callable[[ScheduleView, Limits], Problem | None], ...] = (
 def _backfill(view: ScheduleView) -> Iterator[Problem]:
     backfill = view.schedule.backfill
     if backfill is not None and backfill.halted is not None and not backfill.over:
-        text = f"its backfill: {backfill.progress}; {backfill.halted.text}"
-        yield _problem(C.FAILED, view, text, backfill.at, backfill_help(view.schedule)[0])
+        text = f"{backfill.progress}; {backfill.halted.text}"
+        yield _problem(C.BACKFILL_FAILED, view, text, backfill.at, backfill_help(view.schedule)[0])
 
 
 def worst_problems(views: Iterable[ScheduleView], limits: Limits) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from unstuck.coordinator.explain.explanation import Event, Explanation
 from unstuck.coordinator.explain.job import explain, explain_job
 from unstuck.coordinator.model.decision import Environment
+from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.token import split_member
@@ -53,28 +54,32 @@ def words(
         over: keys of the problems that are over.
     """
     job = state.job
-    # Only a job that goes on has groups that can be judged: one is halted because they cannot.
-    goes_on = not (job.terminal or job.halted)
-    explained = explain(state, env, due) if goes_on else [explain_job(state, env, due)]
-    about, what = explained[0], explained[0].what
-    if event == "waiting_for_worker":
-        about = _of_group(explained, group)
-        what = f"{about.subject}: {about.what}"
-    elif event == "retrying_for":
-        what = about.short or what
-        about = _of_group(explained, group) if group else about
-    elif event == "running_for":
-        so_far, most = format_duration(env.now - job.counted_from), format_duration(limit)
-        what = f"it has run for {so_far}, more than {most}; {what}"
-    elif event == "recovered":
-        ends = dict.fromkeys(_OVER.get(key.partition(":")[0], key) for key in over)
-        what = f"{', and '.join(ends)}; {what}" if goes_on or job.retry_of else what
+    # The groups of a halted job cannot be judged.
+    is_open = not (job.terminal or job.halted)
+    explained = explain(state, env, due) if is_open else [explain_job(state, env, due)]
+    about = _of_group(explained, group) if group else explained[0]
+    what = explained[0].what
+    match event:
+        case "waiting_for_worker":
+            what = f"{about.subject}: {about.what}"
+        case "retrying_for":
+            what = explained[0].short or what
+        case "running_for":
+            duration, most = format_duration(env.now - job.counted_from), format_duration(limit)
+            what = f"it has run for {duration}, more than {most}; {what}"
+        case "recovered" if is_open or job.retry_of:
+            ends = dict.fromkeys(_OVER.get(key.partition(":")[0], key) for key in over)
+            what = f"{', and '.join(ends)}; {what}"
     following = about.next if about.next.what else about.ends
-    helps = (f"unstuck why {job.id}", *about.help) if not job.terminal else about.help
-    if event in ("finished", "recovered"):  # nothing need be done
-        helps = (f"unstuck show {job.id}",)
     first_error = _first_error(state)[:MAX_TEXT]
+    helps = _helps(job, event, about)
     return Words(what[:MAX_TEXT], first_error, event_text(following), helps, job.id)
+
+
+def _helps(job: JobRecord, event: str, about: Explanation) -> tuple[str, ...]:
+    if event in ("finished", "recovered"):  # nothing need be done
+        return (f"unstuck show {job.id}",)
+    return about.help if job.terminal else (f"unstuck why {job.id}", *about.help)
 
 
 def event_text(event: Event) -> str:

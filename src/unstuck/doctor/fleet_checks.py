@@ -14,6 +14,7 @@ from unstuck.coordinator.problems.problem import Problem, ProblemCode
 from unstuck.coordinator.problems.queues import some
 from unstuck.doctor.finding import Finding, Level, ago, ok, warning
 from unstuck.tasks.identity import NO_SPARK, RunsOn, minor
+from unstuck.tasks.protocol.processes import CoordinatorStatus, RunnerStatus
 from unstuck.views.words import count_of
 
 CHECKS = {
@@ -100,35 +101,17 @@ def _silent_and_stalled(view: FleetView) -> Iterator[Finding]:
 
 
 def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
-    """Does everybody run one release, on one Python, and do all runners have one Spark, Java,
-    pandas and pyarrow?
+    """Check that everybody runs one release on one Python, and all runners one Spark, Java, pandas
+    and pyarrow.
 
-    Of what is not ours, the first two numbers of a version count. ``here``: this machine, where
-    we run.
+    Of what is not ours, the first two numbers of a version count. ``here``: this machine.
     """
-    everybody = [
-        (f"{process.host}:{process.pid}", process.runs_on)
-        for process in [*view.coordinators, *view.runners]
-        if not process.silent
-    ]
-    names_by_version: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for name, on in [("this machine", here), *everybody]:
-        names_by_version["Unstuck"][on.release].append(name)
-        names_by_version["Python"][minor(on.python)].append(name)
-    for runner in [runner for runner in view.runners if not runner.silent]:
-        on = runner.runs_on
-        installed = {"Spark": on.spark, "Java": on.java, "pandas": on.pandas, "pyarrow": on.pyarrow}
-        for what, version in installed.items():
-            names_by_version[what][minor(version)].append(f"{runner.host}:{runner.pid}")
     cure = (
-        "Unless an upgrade is under way: install the same versions everywhere, and restart "
-        "what "
+        "Unless an upgrade is under way: install the same versions everywhere, and restart what "
         "differs."
     )
     findings = []
-    for what, versions in names_by_version.items():
+    for what, versions in _names_by_version(view, here).items():
         named = [
             f"{what} {number}: {some(names)}"
             for number, names in sorted(versions.items())
@@ -136,7 +119,31 @@ def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
         ]
         if len(named) > 1:
             findings.append(warning("VERSIONS", "; ".join(named), cure))
-    same = sum(bool(on.release) for _, on in everybody)
+    processes = _heard_of(view)
+    same = sum(bool(process.runs_on.release) for process in processes)
     text = f"Unstuck {here.release or '(not installed)'} and Python {here.python} here"
-    text += f"; of {len(everybody):,} runners and coordinators {same:,} say that they run the same"
+    text += f"; of {len(processes):,} runners and coordinators {same:,} say that they run the same"
     return findings or [ok("VERSIONS", text)]
+
+
+def _heard_of(view: FleetView) -> list[RunnerStatus | CoordinatorStatus]:
+    processes: list[RunnerStatus | CoordinatorStatus] = [*view.coordinators, *view.runners]
+    return [process for process in processes if not process.silent]
+
+
+def _names_by_version(view: FleetView, here: RunsOn) -> dict[str, dict[str, list[str]]]:
+    """Return by program and version the processes that run it."""
+    names: dict[str, dict[str, list[str]]] = {}
+
+    def add(name: str, **versions: str) -> None:
+        for program, version in versions.items():
+            names.setdefault(program, {}).setdefault(version, []).append(name)
+
+    add("this machine", Unstuck=here.release, Python=minor(here.python))
+    for process in _heard_of(view):
+        name, on = f"{process.host}:{process.pid}", process.runs_on
+        add(name, Unstuck=on.release, Python=minor(on.python))
+        if process in view.runners:
+            spark, java = minor(on.spark), minor(on.java)
+            add(name, Spark=spark, Java=java, pandas=minor(on.pandas), pyarrow=minor(on.pyarrow))
+    return names

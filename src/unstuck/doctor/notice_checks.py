@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from unstuck.doctor.finding import Finding, ok, problem, warning
 from unstuck.doctor.redis_facts import open_jobs
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import CoordinatorStatus
 from unstuck.views.words import count_of
 
 CODE = "NOTICES"
@@ -79,43 +80,56 @@ def _targets_in(spec: str) -> set[str]:
 
 
 def of_notices(facts: NoticeFacts, view: FleetView) -> Iterator[Finding]:
-    """Does each target that a spec names exist, on all coordinators, and does it take what is
-    sent?
-    """
+    """Check that each target that a spec names exists on all coordinators, and takes notices."""
     coordinators = [coordinator for coordinator in view.coordinators if not coordinator.silent]
     configured = {target for coordinator in coordinators for target in coordinator.targets}
-    bad = False
-    for target, who in sorted(facts.named.items()):
-        if coordinators and target not in configured:
-            bad = True
-            text = (
-                f"{some(who)} tell {target!r}, which no coordinator has in "
-                f"UNSTUCK_NOTIFY{suggestion(target, configured)}"
-            )
-            cure = (
-                "Add it there and restart the coordinators, or correct `to:`. Until then it is "
-                "told nothing."
-            )
-            yield problem(CODE, text, cure)
+    findings = [
+        *(_unknown_targets(facts.named, configured) if coordinators else ()),
+        *_differing_targets(coordinators, configured),
+        *_failing_targets(facts.failing, view.at),
+    ]
+    text = f"{count_of(len(configured), 'target')} known to the coordinators"
+    yield from findings or [ok(CODE, text)]
+
+
+def _unknown_targets(
+    named: Mapping[str, list[str]], configured: Collection[str]
+) -> Iterator[Finding]:
+    cure = (
+        "Add it there and restart the coordinators, or correct `to:`. Until then it is not "
+        "notified."
+    )
+    for target in sorted(named.keys() - set(configured)):
+        hint = suggestion(target, configured)
+        text = (
+            f"{some(named[target])} notify {target!r}, which no coordinator has in "
+            f"UNSTUCK_NOTIFY{hint}"
+        )
+        yield problem(CODE, text, cure)
+
+
+def _differing_targets(
+    coordinators: Sequence[CoordinatorStatus], configured: Iterable[str]
+) -> Iterator[Finding]:
     for target in sorted(configured):
-        if lacking := [
+        lacking = [
             f"{coordinator.host}:{coordinator.pid}"
             for coordinator in coordinators
             if target not in coordinator.targets
-        ]:
-            bad = True
-            text = (
-                f"the target {target!r} is not in UNSTUCK_NOTIFY of {some(lacking)}, and is in "
-                "that of others"
-            )
-            yield warning(CODE, text, "Give all coordinators one setting, and restart those.")
-    for target, (since, reply, waiting) in sorted(facts.failing.items()):
-        bad = True
+        ]
         text = (
-            f"{target!r} has taken no notice for {format_duration(max(0.0, view.at - since))}: "
-            f"{reply}"
+            f"the target {target!r} is not in UNSTUCK_NOTIFY of {some(lacking)}, and is in that "
+            "of others"
         )
+        if lacking:
+            yield warning(CODE, text, "Give all coordinators one setting, and restart those.")
+
+
+def _failing_targets(
+    failing: Mapping[str, tuple[float, str, int]], now: float
+) -> Iterator[Finding]:
+    for target, (since, reply, waiting) in sorted(failing.items()):
+        duration = format_duration(max(0.0, now - since))
+        text = f"{target!r} has taken no notice for {duration}: {reply}"
         text += f"; {count_of(waiting, 'notice')} for it" if waiting else ""
         yield warning(CODE, text, f"Try it where the setting is: unstuck notify test {target}")
-    if not bad:
-        yield ok(CODE, f"{count_of(len(configured), 'target')} known to the coordinators")

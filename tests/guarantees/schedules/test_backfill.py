@@ -228,7 +228,7 @@ def test_a_cumulative_job_stops_at_a_failed_tick_and_each_advice_that_is_printed
         (problem.kind, problem.code)
         for problem in coordinator.client.problems()
         if problem.kind == "schedule"
-    ] == [("schedule", "FAILED")]
+    ] == [("schedule", "BACKFILL_FAILED")]
     help_given = schedules.why("hourly").help
     skip = next(command for command in help_given if " skip " in command)
     assert "unstuck schedule resume-backfill hourly" in help_given

@@ -69,6 +69,8 @@ class Subjects:
         ):
             yield Request(f"/schedules/{{name}}/{word}", {"name": "nightly"}, {})
         yield Request("/datasets/{name}/restore", {"name": "rows"}, {"version": 1})
+        problem = "fleet/coordinators/NO_COORDINATOR"
+        yield Request("/problems/acknowledge", {}, {"problem": problem})
 
 
 @pytest.fixture
@@ -105,7 +107,9 @@ def api(site: Callable[..., TestClient]) -> TestClient:
 
 
 def names_on_record(hand: ByHand) -> list[str]:
-    """The names in all event logs and in the warehouse log but that of the test itself."""
+    """The names in all event logs, in the warehouse log and of acknowledgements, but that of the
+    test itself.
+    """
     jobs = [job.id for job in hand.client.jobs()]
     events = [event for job in jobs for _, event in hand.client.events(job)]
     events += hand.client.schedules.events("nightly")
@@ -114,6 +118,7 @@ def names_on_record(hand: ByHand) -> list[str]:
     return [
         *(str(event["by"]) for event in events if event.get("by", "tester") != "tester"),
         *restored,
+        *(each.acknowledged.by for each in hand.client.problems() if each.acknowledged),
     ]
 
 

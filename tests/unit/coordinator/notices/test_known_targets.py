@@ -90,7 +90,7 @@ def test_the_doctor_names_who_tells_a_target_that_is_not_known_and_a_target_that
     assert unknown == (
         "problem",
         (
-            f"job {job}, schedule nightly tell 'opps', which no coordinator has in UNSTUCK_NOTIFY; "
+            f"job {job}, schedule nightly notify 'opps', which no coordinator has in UNSTUCK_NOTIFY; "
             "did "
             "you mean 'ops'?"
         ),

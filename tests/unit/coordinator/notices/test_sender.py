@@ -195,7 +195,7 @@ def test_a_notice_that_is_refused_holds_up_no_notice_of_another_problem(
 def test_many_notices_for_people_become_digests_of_one_a_minute_and_none_is_lost(
     fleet: Fleet, ops: Receiver
 ) -> None:
-    sender = fleet.coordinator(ops={"slack": ops.url})
+    sender = fleet.coordinator(ops={"slack": ops.url, "timeout": "30s"})
     fleet.tell(*(notice(number, problem=f"p{number}") for number in range(40)))
     fleet.tell(notice(40, problem="p39", event="recovered"))
     sent = [sender.send_next("ops") for _ in range(CROWDED_AT + 1)]
