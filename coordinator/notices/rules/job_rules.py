@@ -77,8 +77,8 @@ class _JobAlerts:
             self._notify(word, word, self.book.subscribed.to(word), self._job.ended_at)
             if not well:
                 self._open_failure()
-        failure = None if well else self.book.last("failed")
-        but = () if failure is None else failure.to
+        failure = self.book.last("failed")
+        but = () if well or failure is None else failure.to
         for key in self.book.open_keys():
             if key != "failed" or well:
                 self.book.close(key, but=but)

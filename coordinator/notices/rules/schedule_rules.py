@@ -121,11 +121,15 @@ class _ScheduleAlerts:
         skipped, or it is canceled.
         """
         backfill, opened = self._record.backfill, self.book.opened("backfill")
-        is_over = backfill is None or backfill.over
-        if backfill is not None and backfill.halted is not None and not is_over:
+        if backfill is None or backfill.over:
+            is_over = True
+        elif backfill.halted is None:
+            is_over = not backfill.retries
+        else:
+            is_over = False
             if opened is None or any(event["kind"] == "BACKFILL_FAILED" for event in self._events):
                 self._open_backfill(backfill)
-        elif opened is not None and (backfill is None or is_over or not backfill.retries):
+        if is_over and opened is not None:
             self.book.close("backfill")
 
     def _open_backfill(self, backfill: Backfill) -> None:
