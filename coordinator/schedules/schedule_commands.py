@@ -23,10 +23,10 @@ from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text, utc
 from unstuck.coordinator.schedules.backfill import (
     Ticks,
     Wanted,
-    order_problem,
     resumed,
     without_tick,
 )
+from unstuck.coordinator.schedules.backfill_order import order_problem
 from unstuck.coordinator.schedules.decide_schedule import pass_over
 from unstuck.coordinator.schedules.steps import (
     CLOCKS_DIFFER,

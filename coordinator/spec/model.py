@@ -25,6 +25,7 @@ from pydantic import (
 
 from unstuck.coordinator.spec.checks.output_checks import published_outputs
 from unstuck.coordinator.spec.checks.spec_checks import problems_in, problems_of_graph
+from unstuck.coordinator.spec.defaults import Defaults
 from unstuck.coordinator.spec.job_params import fill, unbound_ticks, values_of, wrong_declarations
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.notify_spec import (
@@ -51,8 +52,6 @@ from unstuck.tasks.spec.fields import (
     Description,
     Listed,
     ParamName,
-    PoolName,
-    QueueName,
     Strict,
 )
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Step
@@ -63,42 +62,9 @@ from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.time_zone import other_zone
 
-__all__ = ["Defaults", "JobSpec", "SpecError", "SpecProblem"]
+__all__ = ["JobSpec", "SpecError", "SpecProblem"]
 
 JobName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
-
-
-class Defaults(Strict):
-    """Defaults for the fields that a group leaves out.
-
-    ``conf`` is merged key by key; the keys of the group win.
-    """
-
-    retry: RetryPolicy | None = Field(
-        default=None, description="For groups without a retry of their own."
-    )
-    timeout: Timeout | None = Field(
-        default=None, description="For groups without a timeout of their own."
-    )
-    queue_timeout: Timeout | None = Field(
-        default=None, description="For groups without a queue_timeout of their own."
-    )
-    worker_losses: int | None = Field(
-        default=None,
-        ge=1,
-        le=1000,
-        strict=True,
-        description="For groups without worker_losses of their own.",
-    )
-    queue: QueueName | None = Field(
-        default=None, description="For groups without a queue of their own."
-    )
-    pool: PoolName | None = Field(
-        default=None, description="For groups without a pool of their own."
-    )
-    conf: dict[StrictStr, StrictStr] = Field(
-        default_factory=dict, description="Run-time Spark conf of every group."
-    )
 
 
 class JobSpec(Strict):

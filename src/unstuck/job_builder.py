@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, TypeVar
 from pydantic import BaseModel, ValidationError
 from typing_extensions import Unpack
 
+from unstuck.coordinator.spec.defaults import Defaults
 from unstuck.coordinator.spec.messages import problems_of
-from unstuck.coordinator.spec.model import MODELS_OF_GROUP, Defaults, JobSpec
+from unstuck.coordinator.spec.model import MODELS_OF_GROUP, JobSpec
 from unstuck.coordinator.spec.notify_spec import NotifyRule
 from unstuck.coordinator.spec.problems import SpecError, SpecProblem, Written, listed, suggestion
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec

@@ -43,9 +43,9 @@ from unstuck.coordinator.model.status import (
     TERMINAL,
     GroupState,
 )
+from unstuck.coordinator.spec.defaults import Defaults
 from unstuck.coordinator.spec.job_params import Param
 from unstuck.coordinator.spec.messages import NOT_YET
-from unstuck.coordinator.spec.model import Defaults
 from unstuck.coordinator.spec.notify_spec import EXAMPLES, PLAIN, NotifyRule
 from unstuck.coordinator.spec.schedule_spec import RunRetry, ScheduleSpec
 from unstuck.exits import ExitCode

@@ -14,8 +14,9 @@ import pytest
 
 from tests.support.jobs.specs import FLIGHTS, HEAD, A, minimal, told
 from unstuck.coordinator.spec import json_schema as schema
+from unstuck.coordinator.spec.defaults import Defaults
 from unstuck.coordinator.spec.job_params import UnparsedText
-from unstuck.coordinator.spec.model import Defaults, JobSpec, SpecError
+from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.tasks.spec.group import GroupSpec
 
