@@ -625,7 +625,7 @@ ORDERED = {
 
 
 @pytest.mark.claim("`unstuck why` explains every group and job that is not done.")
-@pytest.mark.parametrize("given", ORDERED, ids=lambda given: given.name)
+@pytest.mark.parametrize("given", ORDERED)
 def test_a_command_that_nobody_has_taken_in_yet_says_of_every_group_why_and_when_it_ends(
     coordinator: Coordinator, given: str
 ) -> None:

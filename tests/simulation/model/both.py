@@ -218,7 +218,11 @@ class Both:
         stores: tuple[Any, Any] = self.real, self.model
         for store, old in zip(stores, self.seen[which], strict=True):
             result = command(old, given, now=now)
-            event = {"kind": f"USER_{given.name}", "by": "ada", "was": old.status}
+            event = {
+                "kind": f"USER_{given.upper().replace('-', '_')}",
+                "by": "ada",
+                "was": old.status,
+            }
             asked = replace(result.job, intent_by="ada")
             done = result.answer is Answer.DONE
             answers.append(store.command(asked, old, command_id, event) if done else result.answer)
