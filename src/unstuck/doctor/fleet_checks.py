@@ -14,7 +14,7 @@ from unstuck.coordinator.problems.problem import Problem, ProblemCode
 from unstuck.coordinator.problems.queues import some
 from unstuck.doctor.finding import Finding, Level, ago, ok, warning
 from unstuck.tasks.identity import NO_SPARK, RunsOn, minor
-from unstuck.tasks.protocol.processes import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
 from unstuck.views.words import count_of
 
 CHECKS = {

@@ -21,7 +21,7 @@ from unstuck.doctor.finding import Finding, ok, problem, warning
 from unstuck.doctor.redis_facts import open_jobs
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.processes import CoordinatorStatus
+from unstuck.tasks.protocol.process_status import CoordinatorStatus
 from unstuck.views.words import count_of
 
 CODE = "NOTICES"
