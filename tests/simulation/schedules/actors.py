@@ -4,6 +4,7 @@ jobs, by and large.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -189,10 +190,10 @@ class QueriesAtHand:
     def __init__(self, connection: Connection, core: ModelSchedules) -> None:
         self._connection, self._core = connection, core
 
-    def listed(self, jobs: Sequence[str]) -> list[JobRecord]:
-        known = self._core.jobs
+    def summaries(self, jobs: Sequence[str]) -> list[str]:
+        stored = self._core.jobs
         return self._connection.call(
-            "list jobs", lambda: [known[job] for job in jobs if job in known]
+            "list jobs", lambda: [json.dumps({"id": job}) for job in jobs if job in stored]
         )
 
 
