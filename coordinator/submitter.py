@@ -72,7 +72,7 @@ class OfSchedule:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _JobWarehouse:
     """The warehouse of a job that is stored.
 
     Attributes:
@@ -183,7 +183,7 @@ class Submitter:
         job: JobRecord,
         compiled: Compiled,
         reason: str,
-        place: _Place,
+        place: _JobWarehouse,
         run: OfSchedule | None,
     ) -> tuple[str, bool]:
         """Store a job. Return its id, and whether it is new. Raises: VacuumSince."""
@@ -201,7 +201,9 @@ class Submitter:
             except ScheduleChanged:
                 continue
 
-    def _check_warehouse(self, job_spec: JobSpec, warehouse: str, again: Retried | None) -> _Place:
+    def _check_warehouse(
+        self, job_spec: JobSpec, warehouse: str, again: Retried | None
+    ) -> _JobWarehouse:
         """Check that a job can run in its warehouse, which is created if it does not exist."""
         job_spec.check_zone(self.settings.time_zone)
         files, old = Warehouse(warehouse), None if again is None else again.job
@@ -219,11 +221,11 @@ class Submitter:
         job_spec.check_versions(oldest if old is None else 0, base)
         # A call of its own: a call above that was given up and goes on must not make a warehouse.
         warehouse_id = existing_id or self.breaker.call(warehouse, refused, files.ensure_id)
-        return _Place(files, refused, warehouse_id, base, vacuums, existing_id is None)
+        return _JobWarehouse(files, refused, warehouse_id, base, vacuums, existing_id is None)
 
     def _check_not_published(
         self,
-        place: _Place,
+        place: _JobWarehouse,
         fields: Mapping[str, Any],
         again: Retried | None,
         run: OfSchedule | None,
@@ -265,7 +267,9 @@ class Submitter:
         if why := refusal(sorted(job_spec.published), now.owners, job_spec.name, take_over=False):
             raise DatasetOwned(f"{refused}: {why}")
 
-    def _find_package(self, place: _Place, since: float, package_id: str, own_id: str = "") -> None:
+    def _find_package(
+        self, place: _JobWarehouse, since: float, package_id: str, own_id: str = ""
+    ) -> None:
         """Search the log for a package up to the base; publishers search above.
 
         Args:
