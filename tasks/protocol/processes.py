@@ -47,7 +47,8 @@ class ProcessRegistry:
         """Write the result of ``describe`` for the current Redis time. Raises errors of Redis."""
         try:
             status = describe(self._now())
-            self._client.hset(self._key, status.id, json.dumps(asdict(status)))
+            written = {name: value for name, value in asdict(status).items() if name != "silent"}
+            self._client.hset(self._key, status.id, json.dumps(written))
             self._failed = False
         except redis.RedisError as error:
             if not self._failed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from pydantic import computed_field
@@ -215,5 +216,5 @@ def done_in(states: Mapping[str, int]) -> int:
 
 def why_group(name: str, members: Iterable[Member], why: Explanations, at: float) -> str:
     """Return what a planned group waits for at ``at``, in one line; empty if it does not wait."""
-    subjects = (name, *(member.id for member in members))
+    subjects = chain([name], (member.id for member in members)) if why else ()
     return next((why[subject].line(at) for subject in subjects if subject in why), "")

@@ -125,20 +125,25 @@ def datasets(
     ]
     if as_json:
         emit(infos)
-    elif files and not stdout.is_terminal:  # for `xargs`, and for a list in a file
-        _print_files(infos)
-    elif not infos:
+    elif not infos and (stdout.is_terminal or not files):
         stderr.print(
             f"Nothing is published in {settings.warehouse} (UNSTUCK_WAREHOUSE names another "
             "warehouse)."
         )
     else:
-        _print_listing(infos)
-        if name is not None:
-            _print_columns(infos[0])
-        if files:
-            stdout.print()
-            _print_files(infos)
+        _print_datasets(infos, files, columns=name is not None)
+
+
+def _print_datasets(datasets: Sequence[DatasetInfo], files: bool, *, columns: bool) -> None:
+    if files and not stdout.is_terminal:  # for `xargs`, and for a list in a file
+        _print_files(datasets)
+        return
+    _print_listing(datasets)
+    if columns:
+        _print_columns(datasets[0])
+    if files:
+        stdout.print()
+        _print_files(datasets)
 
 
 def _print_files(datasets: Sequence[DatasetInfo]) -> None:
