@@ -76,9 +76,9 @@ def test_list_late_has_the_names_that_are_expected_and_late(
     why = "no run has ended well by 06:00"
     late = Expected(told={"late: 06:00": Alert(5.0, 6.0, ("ops",))}, texts={"late: 06:00": why})
     ExpectedJobsStore(client, Keys()).note("export", "", late.to_json(), ())
-    assert cli.json("list", "--late") == [
-        {"name": "export", "since": "1970-01-01T00:00:05.000Z", "text": why}
-    ]
+    (problem,) = cli.json("list", "--late")
+    assert (problem["code"], problem["name"], problem["text"]) == ("LATE", "export", why)
+    assert problem["since"] == "1970-01-01T00:00:05.000Z"
     assert re.search(rf"export +\d+d.* {why}", cli("list", "--late").stdout)
     refused = cli("list", "--late", "--name", "e*")
     assert (refused.returncode, refused.stdout) == (2, "")
