@@ -48,7 +48,9 @@ end
 local function count_sent()
     local crowded_at, window = tonumber(args.crowded_at), tonumber(args.window)
     if crowded_at == 0 then return end
-    if not state.window or time < state.window or time >= state.window + window then state.window, state.sent = time, 0 end
+    if not state.window or time < state.window or time >= state.window + window then
+        state.window, state.sent = math.floor(time), 0  -- JSON would round a fraction, perhaps up
+    end
     state.sent = state.sent + #entries
     state.crowded = nil
     if state.sent >= crowded_at or #entries > 1 then
