@@ -536,14 +536,3 @@ def test_a_store_that_comes_back_empty_gets_its_consumer_group_again(
         coordinator.consumer.stopping.set()
         consumer.join()
     assert not consumer.is_alive()
-
-
-def test_a_job_that_has_ended_is_due_once_more_at_most(coordinator: Coordinator) -> None:
-    """A late report makes it due again. If it stayed so, each round would look at it for a day."""
-    job = coordinator.submit(group("only"))
-    coordinator.drive(job)
-    coordinator.redis.zadd(coordinator.keys.due, {job: 0})
-    coordinator.sweep.run()
-    coordinator.read()
-    assert coordinator.redis.zscore(coordinator.keys.due, job) is None
-    assert coordinator.status(job) is Status.FINISHED
