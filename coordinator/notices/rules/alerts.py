@@ -94,7 +94,8 @@ class Alerts:
             since: since when the condition holds; 0: it does not.
             limit: seconds for which it may hold.
         """
-        alert, is_open, at = self.last(key), self.opened(key) is not None, since + limit
+        alert, is_open = self.last(key), self.opened(key) is not None
+        at = min(since, self.now) + limit  # the clock may have been set back
         if not since or alert is None:
             if is_open:
                 self.close(key)
