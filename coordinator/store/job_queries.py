@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Any, cast
 
 import redis
@@ -17,7 +19,6 @@ from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.transport.stack_store import StackStore
 
 S = GroupState
-BATCH = 500  # jobs whose lines are read in one round trip
 MAX_GROUPS = 500  # whose durations are read
 EARLIER = 500  # jobs, of any name, that are searched for earlier jobs of one name
 SAME_NAME = 20  # of these, how many are read
@@ -60,20 +61,17 @@ class Queries:
         """
         low = "-inf" if since is None else since
         number = -1 if limit is None else limit
-        # At one moment: else a job that moves from one status to another would be listed twice, or
-        # not at all.
+        # In one transaction: a job that moves from one status to another is read once.
         pipe = self._redis.pipeline(transaction=True)
         for index in [self._keys.status(state) for state in status] or [self._keys.jobs]:
             pipe.zrevrangebyscore(index, "+inf", low, start=0, num=number, withscores=True)
-        entries: list[tuple[str, float]] = [item for items in pipe.execute() for item in items]
-        return [job for job, _ in sorted(entries, key=lambda item: item[1], reverse=True)]
+        entries: list[tuple[str, float]] = list(chain.from_iterable(pipe.execute()))
+        return [job for job, _ in sorted(entries, key=itemgetter(1), reverse=True)]
 
     def summaries(self, jobs: Sequence[str]) -> list[str]:
         """Return the lines of lists (`state.summary_of`) of those jobs that are in the store."""
-        if not jobs:
-            return []
-        lines = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs))
-        return [line for line in lines if line is not None]
+        texts = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs)) if jobs else []
+        return [text for text in texts if text is not None]
 
     def failed_ids(self) -> list[str]:
         """Return the jobs of the index of failed jobs."""

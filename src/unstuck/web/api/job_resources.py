@@ -20,9 +20,7 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.problems.problem import Problem
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError
-from unstuck.documents.job_documents import (
-    SubmittedDocument,
-)
+from unstuck.documents.job_documents import SubmittedDocument
 from unstuck.documents.now_documents import NowDocument
 from unstuck.graph.svg import on_paper
 from unstuck.read_model.event import EventInfo
