@@ -14,7 +14,7 @@ from bench.server import Server
 from unstuck import Client, Settings
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.store.totals import MOST_NAMES
+from unstuck.coordinator.store.totals import MAX_NAMES
 from unstuck.metrics.scrape import Exporter
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.process_status import RunnerStatus
@@ -66,12 +66,12 @@ def _fill(client: Client, store: Any, jobs: int, schedules: int) -> None:
         client.schedules.set({**_job(f"schedule-{number}", 0), "schedule": schedule})
     queued = GroupRecord(GroupState.QUEUED, 1, "0" * 16, time.time()).to_json()
     for number in range(jobs):
-        job = client.submit(_job(f"job-{number % MOST_NAMES}", number % QUEUES)).id
+        job = client.submit(_job(f"job-{number % MAX_NAMES}", number % QUEUES)).id
         lane = f"queue-{number % QUEUES}"
         store.hset(keys.of(job).groups, "g", queued)
         store.zadd(keys.ready(lane), {str(Offer(job, "g", 1, "0" * 16)): number})
         store.zadd(keys.lanes, {lane: 0})
-    for number in range(MOST_NAMES):
+    for number in range(MAX_NAMES):
         totals = '{"FINISHED":900,"FAILED":3,"4":800,"5":100,"6":3,"seconds":40000.5}'
         store.hset(keys.totals, f"job job-{number}", totals)
         store.hset(

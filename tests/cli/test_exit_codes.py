@@ -273,6 +273,7 @@ ASKS_REDIS = (
     *(f"{name} {JOB}" for name in ("pause", "resume", "stop", "cancel", "force-stop", "retry")),
     *(
         "now",
+        "ack schedule/nightly/FAILED",
         "list",
         "fleet",
         "metrics",

@@ -68,7 +68,7 @@ class JobInfo:
     """
 
     id: str
-    name: str
+    name: str = ""
     status: Status
     intent: Intent = Intent.RUN
     intent_at: Time = 0.0

@@ -34,7 +34,7 @@ def test_a_spec_with_parameters_of_a_tick_is_valid_and_set_and_its_ticks_are_sho
     assert len(shown_as_json["next"]) == 5
     refused = cli("submit", spec)
     assert refused.returncode == 2
-    assert "params.day: has the tick of its schedule" in refused.stderr
+    assert "params.day: its value is the tick of a schedule" in refused.stderr
 
 
 def test_a_set_tells_what_a_submit_would_warn_of_and_stores_the_spec(

@@ -426,7 +426,7 @@ def test_a_fork_cannot_take_its_values_from_a_fork(coordinator: Coordinator) -> 
     """Each member would bring values of its own, and all but the first would be lost without a
     word.
     """
-    with pytest.raises(SpecError, match="is a fork itself"):
+    with pytest.raises(SpecError, match="is a fork, and each of its members"):
         coordinator.submit(
             group("a", for_each={"n": [1, 2]}),
             group("b", "a", for_each={"m": {"from": "out.col"}}),

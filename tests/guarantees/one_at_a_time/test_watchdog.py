@@ -234,11 +234,11 @@ def test_a_cancel_does_not_wait_for_the_next_renewal_of_the_lease(
     with fleet.worker(redis_server.url, tmp_path, queues="seldom", environ=seldom):
         for job in ("first", "second"):  # of one runner
             offer = fleet.make_offer(store, tmp_path / "warehouse", job, spec)
-            lease = fleet.claimed(store, offer)["lease"]
+            channel = fleet.KEYS.cancel(offer.job)
             wait_until(
-                lambda lease=lease, offer=offer: fleet.attempt(store, offer)["lease"] != lease,
-                15,
-                "the first renewal, which comes soon after the claim",
+                lambda channel=channel: store.pubsub_numsub(channel)[0][1],
+                60,
+                "the watchdog to follow the cancels of the job",
             )
             fleet.instruct(store, offer, "CANCEL")
             assert fleet.outcome(store, offer, 15).kind is OutcomeKind.CANCELED

@@ -54,6 +54,7 @@ VALUES: dict[str, Any] = {
     "file": "a",
     "task": "unstuck.submit",
     "word": "pause",
+    "problem": "schedule/nightly/FAILED",
     "reason": "wrong",
     "arguments": {},
 }

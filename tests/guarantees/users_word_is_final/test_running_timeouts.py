@@ -85,4 +85,4 @@ def test_a_timeout_that_is_raised_while_a_group_runs_does_not_end_it(
     act(coordinator)
     assert coordinator.status(job) is Status.RUNNING
     path.touch()
-    assert ended(coordinator, job).job.status is Status.FINISHED
+    assert ended(coordinator, job).status is Status.FINISHED
