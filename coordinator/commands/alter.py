@@ -87,8 +87,8 @@ def alter(
     PAUSED, HALTED or RETRYING.
 
     Args:
-        values: by path; groups by name, steps by number. An `UnparsedText` is read as a spec would
-            read it, except where text stands. None takes a value out.
+        values: by path, with groups by name and steps by number. An `UnparsedText` is parsed as in
+            a spec, unless the current value is text. None removes a value.
 
     Raises:
         SpecError: a path leads nowhere, or the spec would be wrong with these values.

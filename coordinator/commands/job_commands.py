@@ -62,9 +62,9 @@ def pause(
     state: JobState,
     order: Order,
     *,
-    now: Annotated[bool, Arg("Interrupt what is running; it is charged to nobody.")] = False,
+    now: Annotated[bool, Arg("Interrupt running groups. They use up no retries.")] = False,
 ) -> Commanded:
-    """Start nothing more; what is running may end."""
+    """Start no more groups. Running groups finish."""
     return command(state.job, "pause", now=now, by=order.by, why=order.reason)
 
 
@@ -75,16 +75,16 @@ def pause(
     legal={Status.PAUSING, Status.PAUSED, Status.HALTED},
 )
 def resume(state: JobState, order: Order) -> Commanded:
-    """Go on with a PAUSED or HALTED job, with its full retry budget.
+    """Continue a PAUSED or HALTED job with its full retry budget.
 
-    Refused in RETRYING: the job tries again by itself.
+    Refused in RETRYING, where the job retries by itself.
     """
     return command(state.job, "resume", by=order.by, why=order.reason)
 
 
 @Command("stop", TargetKind.JOB, "unstuck stop flights", legal=OPEN - {Status.CANCELING}, ends=True)
 def stop(state: JobState, order: Order) -> Commanded:
-    """Start nothing more, let what is running end, and end the job. Nothing is published."""
+    """Start no more groups, wait for running groups, and end the job without publishing."""
     return command(state.job, "stop", by=order.by, why=order.reason)
 
 
@@ -96,7 +96,7 @@ def stop(state: JobState, order: Order) -> Commanded:
     ends=True,
 )
 def cancel(state: JobState, order: Order) -> Commanded:
-    """Interrupt what is running and end the job. At the deadline it ends without its workers."""
+    """Interrupt running groups and end the job. It ends at the deadline without its workers."""
     return command(state.job, "cancel", by=order.by, why=order.reason)
 
 
@@ -109,7 +109,7 @@ def cancel(state: JobState, order: Order) -> Commanded:
     damaged_too=True,
 )
 def force_stop(job: JobRecord, order: Order) -> Commanded:
-    """End the job at once, whatever its workers do; they can change nothing any more."""
+    """End the job at once. Its workers can change nothing afterwards."""
     return command(job, "force-stop", by=order.by, why=order.reason)
 
 

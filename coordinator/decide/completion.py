@@ -107,7 +107,7 @@ def _abort_result(draft: Draft) -> PublishResult | None:
     result = draft.env.published
     if result is not None and not result.goes_on:
         return result
-    # A try that goes on publishes a package that the user does not want any more.
+    # A publisher that is still running publishes a package that the user no longer wants.
     return publishing.no_answer(draft) if draft.job.phase.aborts else None
 
 

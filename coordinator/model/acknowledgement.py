@@ -9,12 +9,23 @@ from pydantic import Field
 
 from unstuck.tasks.json_fields import Time
 
+ACKNOWLEDGED_FOR_S = 30 * 86400.0
+
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """A person knows of a problem; ``version``: that of the problem, ``at``: Unix seconds."""
+    """The word of a person who knows of a problem.
+
+    Attributes:
+        version: `Problem.version` when it was acknowledged.
+        at: Unix seconds; it expires after ``ACKNOWLEDGED_FOR_S``.
+    """
 
     version: Annotated[str, Field(exclude=True)]
     at: Time
     by: str
     reason: str = ""
+
+    def expired(self, now: float) -> bool:
+        """Return whether the problem counts again."""
+        return now - self.at > ACKNOWLEDGED_FOR_S

@@ -17,7 +17,6 @@ from unstuck.coordinator.problems.schedule_problems import worst_problems
 from unstuck.coordinator.problems.state import InstallationState
 
 C = ProblemCode
-ACKNOWLEDGED_FOR_S = 30 * 86400.0
 
 
 def detect(state: InstallationState, limits: Limits) -> list[Problem]:
@@ -45,10 +44,9 @@ def open_problems(problems: Iterable[Problem]) -> list[Problem]:
 
 def _with_acknowledgement(problem: Problem, state: InstallationState) -> Problem:
     entry = state.acknowledged.get(problem.id)
-    if entry is None or entry.version != problem.version:
+    if entry is None or entry.version != problem.version or entry.expired(state.fleet.at):
         return problem
-    expired = state.fleet.at - entry.at > ACKNOWLEDGED_FOR_S
-    return problem if expired else replace(problem, acknowledged=entry)
+    return replace(problem, acknowledged=entry)
 
 
 def detect_in_fleet(fleet: FleetView, limits: Limits) -> list[Problem]:

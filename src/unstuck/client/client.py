@@ -350,7 +350,7 @@ class Client:
         if (current := problems.get(problem)) is None:
             raise NoSuchProblem(f"there is no problem {problem} now; `unstuck now` shows them")
         entry = Acknowledgement(current.version, state.fleet.at, by or user_here(), reason)
-        Acknowledgements(self._redis, self._keys).set(problem, entry, problems)
+        Acknowledgements(self._redis, self._keys).set(problem, entry)
         return replace(current, acknowledged=entry)
 
     def problem_state(self) -> InstallationState:

@@ -72,8 +72,8 @@ LEFT_OUT = _metric(
 PROBLEMS = _metric(
     "gauge",
     "problems",
-    "Problems that `unstuck now` shows and nobody has acknowledged, by code; at most 30 of a kind, "
-    "such as failed jobs.",
+    "Problems that `unstuck now` shows and nobody has acknowledged, by code; of each kind, such as "
+    "failed jobs, at most 30 and one more for each acknowledgement.",
     "code",
 )
 JOBS = _metric("gauge", "jobs", "Jobs in the store.", "status")

@@ -38,6 +38,8 @@ def read_state(
 ) -> InstallationState:
     """Read what `detect` needs, at most `MAX_PROBLEMS_PER_KIND` entries of each kind.
 
+    It reads as many more as there are acknowledgements, so these hide no other problem.
+
     Args:
         client: must decode responses.
         thorough: read all schedules, and each open job for queues to which nobody ever listened.
@@ -46,31 +48,26 @@ def read_state(
     """
     fleet = fleet_of(client, keys, settings.runner_silence, include_unserved=thorough)
     queries, schedules, limits = Queries(client, keys), ScheduleStore(client, keys), Limits()
-    jobs = JobList(queries)
-    names = (
-        schedules.names()
-        if thorough
-        else schedules.unwell(limits.overdue, limits.behind, MAX_PROBLEMS_PER_KIND)
-    )
+    jobs, acknowledged = JobList(queries), Acknowledgements(client, keys).all()
+    most = MAX_PROBLEMS_PER_KIND + len(acknowledged)
+    names = schedules.names() if thorough else schedules.unwell(limits.overdue, limits.behind, most)
     records, unreadable = schedules.load_all(names)
     failed = [job for job in jobs.failed() if fleet.at - job.ended_at < FAILED_WITHIN_S]
     statuses = [[Status.HALTED], [Status.RETRYING], [Status.PENDING]]
-    halted, retrying, pending = (
-        jobs.jobs(status, limit=MAX_PROBLEMS_PER_KIND) for status in statuses
-    )
+    halted, retrying, pending = (jobs.jobs(status, limit=most) for status in statuses)
     pipe = client.pipeline(transaction=False)
     for status in OPEN:
         pipe.zcard(keys.status(status))
     return InstallationState(
         fleet,
-        [*halted, *failed[:MAX_PROBLEMS_PER_KIND], *retrying, *pending],
+        [*halted, *failed[:most], *retrying, *pending],
         sum(pipe.execute()),
-        late_jobs(ExpectedJobsStore(client, keys))[:MAX_PROBLEMS_PER_KIND],
+        late_jobs(ExpectedJobsStore(client, keys))[:most],
         schedule_views(schedules, queries, records),
         unreadable,
         Pools(client, keys).all(),
         DeadLetters(client, keys).count(),
-        Acknowledgements(client, keys).all(),
+        acknowledged,
     )
 
 

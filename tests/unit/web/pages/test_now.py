@@ -23,7 +23,7 @@ from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.schedule_record import RunSuccess
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.rules.expected import Expected
-from unstuck.coordinator.problems.detect import detect, detect_in_fleet
+from unstuck.coordinator.problems.detect import detect, detect_in_fleet, open_problems
 from unstuck.coordinator.problems.problem import Limits, ProblemCode
 from unstuck.coordinator.problems.state import InstallationState
 from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
@@ -36,6 +36,7 @@ from unstuck.read_model.job import JobInfo
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
 from unstuck.tasks.protocol.processes import ProcessRegistry
+from unstuck.views.installation import MAX_PROBLEMS_PER_KIND
 
 ALONE = {"name": "load", "retry": {"max": 0}}
 
@@ -293,6 +294,26 @@ def test_an_acknowledged_problem_comes_last_and_is_not_counted_until_it_changes(
     hand.client.dead_letters.add_refused("unstuck.submit", "no such file", {"by": "app"})
     assert [each.acknowledged is None for each in hand.client.problems()] == [True, False]
     assert cli("ack", "pool/jdbc/NO_SLOTS").returncode == 3
+
+
+def test_acknowledged_problems_hide_no_other_however_many_they_are(
+    hand: ByHand, client: redis.Redis
+) -> None:
+    coordinator_lives(client)
+    jobs = [failed(hand, f"night-{number}") for number in range(MAX_PROBLEMS_PER_KIND + 1)]
+    for job in jobs[1:]:
+        hand.client.acknowledge(f"job/{job}/FAILED")
+    assert [problem.job for problem in open_problems(hand.client.problems())] == [jobs[0]]
+
+
+def test_an_acknowledgement_that_cannot_be_read_hides_nothing(
+    hand: ByHand, client: redis.Redis
+) -> None:
+    coordinator_lives(client)
+    job = failed(hand, "night")
+    hand.client.acknowledge(f"job/{job}/FAILED")
+    client.hset(Keys().acknowledged, f"job/{job}/FAILED", "{")
+    assert [problem.job for problem in open_problems(hand.client.problems())] == [job]
 
 
 def test_a_problem_is_acknowledged_from_the_page(browser: TestClient, hand: ByHand) -> None:
