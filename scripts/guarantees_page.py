@@ -19,7 +19,7 @@ HEAD = """\
 # Guarantees
 
 Each claim on this page names the tests that fail without it. The tests run on a real Valkey, with real processes, real
-signals and a real Spark. `make test-all` runs them; `make test` runs one per kind of failure.
+signals and a real Spark. `make test-all` runs them. `make test` runs those in bold: one per kind of failure.
 
 Beside these tests, `make simulate` plays random histories of messages, crashes and commands on the deciding code
 ([the simulator](internals/simulation.md)), and `make chaos` breaks the processes of a real fleet
@@ -120,10 +120,14 @@ PROMISES = (
 
 
 class Proof(NamedTuple):
-    """A test that proves a claim; `path` is relative to the repository."""
+    """A test that proves a claim.
+
+    `path` is relative to the repository. `variant` is whether `make test` leaves the test out.
+    """
 
     path: str
     name: str
+    variant: bool = False
 
 
 def claims(root: Path = ROOT) -> dict[str, list[Proof]]:
@@ -132,27 +136,34 @@ def claims(root: Path = ROOT) -> dict[str, list[Proof]]:
     Raises:
         ValueError: a marker has no literal sentence.
     """
-    found: dict[str, list[Proof]] = defaultdict(list)
+    tests: dict[str, list[Proof]] = defaultdict(list)
     for path in sorted((root / "tests").rglob("test_*.py")):
         text = path.read_text()
         if "mark.claim" in text:
-            for name, claim in _marked(ast.parse(text, filename=str(path))):
-                found[claim].append(Proof(path.relative_to(root).as_posix(), name))
-    return dict(found)
+            module = ast.parse(text, filename=str(path))
+            for claim, proof in _proofs(module, path.relative_to(root).as_posix()):
+                tests[claim].append(proof)
+    return dict(tests)
 
 
-def _marked(module: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the name of each test with each of its claims."""
+def _proofs(module: ast.Module, path: str) -> Iterator[tuple[str, Proof]]:
+    """Yield each claim of a test module with its test."""
+    whole_file = any(
+        isinstance(node, ast.Assign) and _marks(node.value, "variant") for node in module.body
+    )
     for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef):
-            for decorator in node.decorator_list:
-                if _is_claim(decorator):
-                    yield node.name, _sentence(decorator)
+            marks = node.decorator_list
+            variant = whole_file or any(_marks(mark, "variant") for mark in marks)
+            for mark in marks:
+                if _marks(mark, "claim"):
+                    yield _sentence(mark), Proof(path, node.name, variant)
 
 
-def _is_claim(decorator: ast.expr) -> bool:
-    called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return ast.unparse(called) == "pytest.mark.claim"
+def _marks(expression: ast.expr, marker: str) -> bool:
+    """Return whether an expression is this marker of pytest, called or not."""
+    called = expression.func if isinstance(expression, ast.Call) else expression
+    return ast.unparse(called) == f"pytest.mark.{marker}"
 
 
 def _sentence(decorator: ast.expr) -> str:
@@ -179,11 +190,16 @@ def promise_of(tests: list[Proof]) -> Promise:
     return max(PROMISES, key=lambda promise: counts[promise])
 
 
+def _link(test: Proof) -> str:
+    link = f"[`{test.name}`](../{test.path})"
+    return link if test.variant else f"**{link}**"
+
+
 def page() -> str:
     """Return the page as Markdown."""
     sections: dict[Promise, list[str]] = defaultdict(list)
     for claim, tests in claims().items():
-        links = ", ".join(f"[`{test.name}`](../{test.path})" for test in tests)
+        links = ", ".join(map(_link, tests))
         sections[promise_of(tests)].append(f"| {claim} | {links} |")
     parts = [HEAD]
     for promise in PROMISES:

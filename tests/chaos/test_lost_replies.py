@@ -63,7 +63,11 @@ def submit(user: Client, number: int) -> str:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "silent", [False, True], ids=["the connection is closed", "the connection is silent"]
+    "silent",
+    [
+        pytest.param(False, id="the connection is closed", marks=pytest.mark.long),
+        pytest.param(True, id="the connection is silent"),
+    ],
 )
 def test_a_line_that_loses_one_reply_in_twenty_delays_work_and_stalls_nobody(
     redis_server: RedisServer, proxy: Proxy, fleet: LocalFleet, silent: bool

@@ -84,7 +84,7 @@ def test_the_same_seed_is_the_same_history_of_schedules() -> None:
     assert once.trace == again.trace
 
 
-@pytest.mark.variant
+@pytest.mark.long
 def test_histories_of_schedules_reach_what_can_happen_to_one() -> None:
     left = {
         "HALTED RETRIES_EXHAUSTED",

@@ -4,12 +4,14 @@ sent breaks it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -217,21 +219,42 @@ def steady(answer: Any) -> Any:
 def test_each_answer_fits_its_schema_and_is_that_of_the_command(site: Site, route: str) -> None:
     for path, query, command in GETS[route]:
         values = {part: site.names.get(name, name) for part, name in path.items()}
-        response = site.api.get(f"{route.format(**values)}?{query}")
-        assert response.status_code == 200, response.text
-        answer = site.fits("get", route, response)
-        told = site.told(*(site.names.get(word, word) for word in command.split()))
-        if route == "/datasets/{name}":
-            told = told[0]
-        if route == "/doctor":  # two examinations have measured other figures
-            answer, told = (
-                [(one["code"], one["level"]) for one in each["findings"]] for each in (answer, told)
-            )
-        assert steady(answer) == steady(told)
-        again = site.api.get(
-            f"{route.format(**values)}?{query}", headers={"If-None-Match": response.headers["etag"]}
+        address = f"{route.format(**values)}?{query}"
+        words = [site.names.get(word, word) for word in command.split()]
+
+        # A process may start or end between the two answers.
+        wait_until(
+            partial(same_answers, site, route, address, words),
+            what=f"{address} answers as {command}",
         )
-        assert again.status_code == 304 or again.headers["etag"] != response.headers["etag"]
+
+        response = site.api.get(address)
+        etag = response.headers["etag"]
+        again = site.api.get(address, headers={"If-None-Match": etag})
+        assert again.status_code == 304 or again.headers["etag"] != etag
+
+
+def same_answers(site: Site, route: str, address: str, words: list[str]) -> bool:
+    answer, printed = api_answer(site, route, address), command_answer(site, route, *words)
+    return bool(steady(answer) == steady(printed))
+
+
+def api_answer(site: Site, route: str, address: str) -> Any:
+    response = site.api.get(address)
+    assert response.status_code == 200, response.text
+    return findings(site.fits("get", route, response), route)
+
+
+def command_answer(site: Site, route: str, *words: str) -> Any:
+    answer = site.told(*words)
+    return findings(answer[0] if route == "/datasets/{name}" else answer, route)
+
+
+def findings(answer: Any, route: str) -> Any:
+    """Return an answer of `doctor` without its figures, and any other answer as it is."""
+    if route != "/doctor":
+        return answer
+    return [(finding["code"], finding["level"]) for finding in answer["findings"]]
 
 
 def test_each_route_that_looks_is_compared(site: Site) -> None:
@@ -526,7 +549,7 @@ def test_a_spec_is_validated_as_by_the_command_and_nothing_is_stored_or_imported
     assert (tmp_path / "trace").exists()
 
 
-ODD = [
+ODD: list[str | bytes] = [
     *(
         "\x00",
         "..",
@@ -556,8 +579,9 @@ ODD = [
 
 @pytest.mark.variant
 def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(site: Site) -> None:
-    """Each value stands in each place of a path, and in each query parameter and each field of a
-    body of its route.
+    """Send odd values in each part of a path, each query parameter and each field of a body.
+
+    Each method of a route takes a third of the values; neighbors take different thirds.
     """
     asked = 0
     schedule = {
@@ -566,6 +590,7 @@ def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(si
         "schedule": {"cron": "0 2 * * *", "zone": "UTC"},
     }
     site.client.schedules.set(schedule)
+    thirds = itertools.cycle(ODD[first::3] for first in range(3))
     for route, methods in site.document["paths"].items():
         for method, operation in methods.items():
             places = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"]
@@ -580,7 +605,7 @@ def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(si
             queries = [
                 one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"
             ]
-            for odd in ODD:
+            for odd in next(thirds):
                 for place in [*places, *queries]:
                     text = odd.decode(errors="surrogateescape") if isinstance(odd, bytes) else odd
                     escaped = _escaped(odd)
@@ -598,7 +623,7 @@ def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(si
                         )
                         _sound(response, route, str(body))
                         asked += 1
-    assert asked > 1000
+    assert asked > 400
     assert site.client.show(site.names["done"]).status is Status.FINISHED
 
 

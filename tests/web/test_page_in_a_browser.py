@@ -286,7 +286,7 @@ def full(client: Client) -> str:
 
 
 @pytest.mark.variant
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_every_screen_can_be_used_by_people_with_weak_eyes_and_with_a_screen_reader(
     browser: Browser, served: ServedPage, full: str, scheme: str
 ) -> None:

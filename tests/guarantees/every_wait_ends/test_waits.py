@@ -22,7 +22,7 @@ def listening(coordinator: Coordinator, queue: str, slots: int) -> None:
 
 
 @pytest.mark.variant
-@pytest.mark.parametrize("by", ["reports", "sweep"])
+@pytest.mark.parametrize("by", ["reports", pytest.param("sweep", marks=pytest.mark.long)])
 def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_behind_it_starts_at_once(
     make_coordinator: Callable[..., Coordinator], by: str
 ) -> None:

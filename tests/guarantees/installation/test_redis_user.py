@@ -70,7 +70,6 @@ def allow(admin: redis.Redis, *more: str) -> str:
 
 
 @pytest.mark.claim("The documented Redis ACL is sufficient for a whole fleet.")
-@pytest.mark.variant
 def test_the_acl_line_of_the_page_is_enough_for_a_whole_fleet(
     admin: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

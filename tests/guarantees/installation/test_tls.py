@@ -140,7 +140,6 @@ def test_a_fleet_runs_a_job_over_tls_with_a_private_ca_and_a_client_certificate(
 
 
 @pytest.mark.claim("With TLS, no process sends anything before it has verified the server.")
-@pytest.mark.variant
 def test_a_strangers_server_is_told_nothing_by_anybody_and_each_program_ends_with_a_sentence(
     stranger: TlsServer, tmp_path: Path
 ) -> None:

@@ -287,7 +287,6 @@ def other_python(folder: Path, says: str) -> dict[str, str]:
 
 
 @pytest.mark.claim("A host that cannot run Spark takes no Spark work, and says why.")
-@pytest.mark.variant
 @pytest.mark.parametrize(
     ("what", "why"),
     [

@@ -19,8 +19,6 @@ from unstuck.coordinator.spec.job_params import MAX_KEY
 from unstuck.documents.document import plain
 from unstuck.read_model.job import json_of_list
 
-pytestmark = pytest.mark.variant
-
 # One store for all examples of a test: each example has a job of its own.
 EXAMPLES = settings(
     deadline=None,
@@ -223,6 +221,7 @@ def test_what_submit_accepts_can_be_read_back_and_ended(
 
 
 @pytest.mark.claim("Every job that `submit` or `alter` accepts can be read back and ended.")
+@pytest.mark.variant
 @given(changes=CHANGES, how=st.sampled_from(["cancel", "force-stop"]))
 @EXAMPLES
 def test_what_alter_accepts_can_be_read_back_and_ended(

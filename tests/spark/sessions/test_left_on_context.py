@@ -109,7 +109,17 @@ def session() -> Iterator[Any]:
     end_jvm()
 
 
-@pytest.mark.parametrize("how", ["addFile", "addPyFile", "addArchive", "ADD JAR", "ADD FILE"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "addFile",
+        "ADD JAR",
+        *(
+            pytest.param(how, marks=pytest.mark.long)
+            for how in ("addPyFile", "addArchive", "ADD FILE")
+        ),
+    ],
+)
 def test_whatever_was_added_is_noticed(session: Any, tmp_path: Path, how: str) -> None:
     snapshot = ContextSnapshot(session.sparkContext, "UTC")
     assert snapshot.put_back() == []

@@ -29,7 +29,7 @@ def outcome(
     return fleet.outcome(client, fleet.make_offer(client, folder / "warehouse", job, spec), 120)
 
 
-@pytest.mark.parametrize("prewarm", ["false", "true"])
+@pytest.mark.parametrize("prewarm", [pytest.param("false", marks=pytest.mark.long), "true"])
 def test_a_fresh_group_has_a_session_with_its_static_conf_and_the_warm_one_is_not_touched(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path, prewarm: str
 ) -> None:

@@ -548,7 +548,10 @@ def rows_of(frame: Any) -> list[dict[str, Any]]:
     return frame.to_pylist()  # type: ignore[no-any-return]
 
 
-@pytest.fixture(params=["spark", "state", "without Spark"], scope="module")
+@pytest.fixture(
+    params=["spark", pytest.param("state", marks=pytest.mark.long), "without Spark"],
+    scope="module",
+)
 def reader(request: pytest.FixtureRequest) -> Iterator[tuple[Any, bool]]:
     """A session, or None; and whether Spark gets a streaming frame."""
     if request.param == "without Spark":

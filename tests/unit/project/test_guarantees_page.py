@@ -34,6 +34,27 @@ def test_every_promise_has_a_folder_of_tests() -> None:
     assert folders == {promise.folders[0].partition("/")[2] for promise in guarantees_page.PROMISES}
 
 
+def test_every_claim_has_a_test_in_make_test() -> None:
+    claims = guarantees_page.claims()
+
+    assert [claim for claim, tests in claims.items() if all(test.variant for test in tests)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pytestmark = pytest.mark.variant\n@pytest.mark.claim('A.')\ndef test_a(): ...\n",
+        "@pytest.mark.variant\n@pytest.mark.claim('A.')\ndef test_a(): ...\n",
+    ],
+)
+def test_a_test_that_make_test_leaves_out_is_a_variant(tmp_path: Path, text: str) -> None:
+    module = tmp_path / "tests" / "test_any.py"
+    module.parent.mkdir()
+    module.write_text(text)
+
+    assert guarantees_page.claims(tmp_path) == {"A.": [Proof("tests/test_any.py", "test_a", True)]}
+
+
 def test_claims_are_read_without_an_import(tmp_path: Path) -> None:
     module = tmp_path / "tests" / "test_any.py"
     module.parent.mkdir()

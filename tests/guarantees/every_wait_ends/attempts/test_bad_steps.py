@@ -131,6 +131,7 @@ IMPORTED = [
 ]
 
 
+@pytest.mark.claim("A step that changes its process harms no other attempt.")
 def test_a_step_that_imports_in_its_function_and_sets_a_variable_gets_its_runner_replaced(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:

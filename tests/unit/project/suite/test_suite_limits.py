@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 from tests.support.programs.processes import lives
 from tests.support.servers import wait_until
 
-pytestmark = pytest.mark.variant
+pytestmark = pytest.mark.long
 
 # As `make test` has them, but for the number of test processes.
 OPTIONS = re.findall(
