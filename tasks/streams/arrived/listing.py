@@ -17,6 +17,7 @@ from unstuck.tasks.warehouse.object_store import ObjectStore
 
 _PATTERN = re.compile(r"[*?\[{]")
 _BRACES = re.compile(r"\{([^{}]*)\}")
+_HIDDEN = ("_*", ".*", "~$*")  # the last are lock files of Microsoft Office
 _SHOWN = 3  # names in a message
 
 Seen = Mapping[str, str]
@@ -185,7 +186,7 @@ class _Names:
     def of(cls, stream: StreamInput) -> _Names:
         folder, patterns = _split(stream.stream)
         counted = _endings(stream.format) if stream.files is None else _compiled(*stream.files)
-        hidden, by_level = _compiled("_*", ".*", *stream.ignore), [*map(_compiled, patterns)]
+        hidden, by_level = _compiled(*_HIDDEN, *stream.ignore), [*map(_compiled, patterns)]
         return cls(folder, by_level, hidden, counted, bool(patterns) and "." in patterns[-1])
 
     def folder_counts(self, name: str, depth: int) -> bool:
@@ -221,9 +222,9 @@ def _endings(format: str) -> re.Pattern[str]:
 
 
 def some_names(paths: Sequence[str]) -> str:
-    """Return the number of ``paths`` and some names; names with a leading ``_`` or ``.`` last."""
+    """Return the number of ``paths`` and some names; hidden names come last."""
     names = sorted(
-        (path.rpartition("/")[2] for path in paths), key=lambda name: (name[:1] in "_.", name)
+        (path.rpartition("/")[2] for path in paths), key=lambda name: (name[:1] in "_.~", name)
     )
     some = ", ".join(shown_path(name) for name in names[:_SHOWN])
     if len(names) <= _SHOWN:

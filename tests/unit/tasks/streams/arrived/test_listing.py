@@ -101,13 +101,14 @@ def test_files_that_do_not_count_are_listed_as_ignored(tmp_path: Path) -> None:
         "d.dat",
         "_SUCCESS",
         ".e.json",
+        "~$i.json",
         "_tmp/f.json",
         "sub/g.json",
         "sub/h.csv",
     )
     found = listing(stream_of(tmp_path))
     assert sorted(Path(path).name for path in found.files) == ["b.json", "g.json"]
-    assert some_names(found.ignored) == "5 (c.json.part, d.dat, h.csv, …)"
+    assert some_names(found.ignored) == "6 (c.json.part, d.dat, h.csv, …)"
     assert arrivals(stream_of(tmp_path), {}).ignored == found.ignored
 
 
