@@ -11,6 +11,7 @@ import io
 import json
 import re
 import zipfile
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -32,14 +33,14 @@ CSV = b"id,region,amount\n1,n,1.5\n"
 JSON = b'{"id": 1, "region": "n", "amount": 1.5}\n'
 
 
-def rows_of(
+def tables_of(
     path: Path,
     data: bytes,
     form: str = "csv",
     max_bytes: int = 5_000_000,
     zone: str = "UTC",
     **spec: Any,
-) -> list[dict[str, Any]]:
+) -> Iterator[Any]:
     path.write_bytes(data)
     options = spec.pop("options", {"header": "true"} if form == "csv" else {})
     schema = spec.pop("schema", "id BIGINT, region STRING, amount DOUBLE")
@@ -47,7 +48,12 @@ def rows_of(
         stream=str(path.parent), format=form, schema=schema, options=options, **spec
     )
     file = ArrivedFile(str(path), found_as(str(path)))
-    return [row for table in decoded(file, stream, zone, max_bytes) for row in table.to_pylist()]
+    return decoded(file, stream, zone, max_bytes)
+
+
+def rows_of(path: Path, data: bytes, *about: Any, **spec: Any) -> list[dict[str, Any]]:
+    """``about``, ``spec``: as of `tables_of`."""
+    return [row for table in tables_of(path, data, *about, **spec) for row in table.to_pylist()]
 
 
 def zipped() -> bytes:
@@ -121,6 +127,23 @@ def test_a_name_that_differs_in_case_alone_is_told_and_not_read_as_null(tmp_path
     both = b'{"id": 1, "ID": 2, "amount": 1.5, "more": 3}\n'
     (row,) = rows_of(tmp_path / "a.json", both, "json", on_other_columns="allow")
     assert row == {"id": 1, "region": None, "amount": 1.5}
+
+
+def test_json_is_decoded_in_parts_of_limited_size_and_an_error_in_any_part_has_its_line(
+    tmp_path: Path,
+) -> None:
+    """Two of these lines have more than 16 MB."""
+    lines = [
+        b'{"id": %d, "region": "%s", "amount": 1}\n' % (n, b"x" * 9_000_000) for n in (1, 2, 3)
+    ]
+    bad = b'{"id": "four", "region": null, "amount": 1}\n'
+    tables = tables_of(tmp_path / "a.json", b"".join([*lines, bad]), "json", 100_000_000)
+    assert next(tables).column("id").to_pylist() == [1, 2]
+    with pytest.raises(Unreadable, match="cannot hold 'four'") as refused:
+        next(tables)
+    assert refused.value.line == 4
+    whole = tables_of(tmp_path / "a.json", b"".join(lines), "json", 100_000_000)
+    assert [table.column("id").to_pylist() for table in whole] == [[1, 2], [3]]
 
 
 @pytest.mark.parametrize("name", ["u\u0308ber", "\u2003über"])
