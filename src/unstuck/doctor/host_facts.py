@@ -23,7 +23,8 @@ from unstuck.tasks.warehouse.log import ID_FILE, Warehouse
 from unstuck.tasks.warehouse.view_file import kept_kinds, kept_version, view_path
 
 JOBS_COMPARED = 1000  # with those that the store knows
-_JOB = re.compile(r"\d{8}T\d{6}-\w+")  # ids sort by time
+# Ids sort by time. The ids of jobs of `unstuck run`, which no Redis knows, do not match.
+_JOB = re.compile(r"\d{8}T\d{6}-\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,12 @@ def _room(folder: Path) -> tuple[int, int]:
 
 
 def staged_jobs(uri: str, since: float) -> list[str]:
-    """Jobs with work in the warehouse at ``uri`` that were submitted at ``since`` (seconds) or
-    later, the newest first.
+    """Return the jobs with work in the warehouse at ``uri`` that were submitted at ``since``
+    (seconds) or later, the newest first.
 
-    May hang as long as its file system does. Raises: OSError, ValueError, WarehouseUnsupported.
+    Jobs of `unstuck run` are left out. May hang as long as its file system does.
+
+    Raises: OSError, ValueError, WarehouseUnsupported.
     """
     oldest = time.strftime("%Y%m%dT%H%M%S", time.gmtime(max(0.0, since)))
     names = Warehouse(uri).storage.names("_staging")

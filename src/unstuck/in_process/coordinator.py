@@ -28,7 +28,7 @@ from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.answers import Begun, CommitAnswer, Submission
+from unstuck.coordinator.store.answers import Begun, CommitAnswer, Submission, new_job_id
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import StreamEntry
 from unstuck.coordinator.store.submissions import Submissions
@@ -45,6 +45,8 @@ from unstuck.tasks.settings import Settings, whoami
 from unstuck.tasks.transport.lease import Claim
 
 SHOWN = 10  # members of each fork whose wait is explained
+# Ends the ids of jobs that no Redis knows, so that `unstuck doctor` does not report them as lost.
+ID_ENDING = "-run"
 
 
 class JumpingClock:
@@ -216,7 +218,7 @@ class Coordinator:
 
     def submit(self, spec: JobSpec, key: str = "", *, take_over: bool = False) -> str:
         """Store a job. Returns its id. Raises: as `Submitter.store_job`."""
-        fields = {"take_over": take_over}
+        fields = {"take_over": take_over, "id": f"{new_job_id(time.time())}{ID_ENDING}"}
         return self._submitter.store_job(
             spec, self._settings.warehouse, key, None, "", fields=fields
         ).id

@@ -25,6 +25,7 @@ from tests.support.coordinator import Coordinator, group
 from tests.support.machine import Limit
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, free_port, wait_until
+from tests.support.steps import small_steps
 from unstuck import Settings, Status
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
@@ -32,6 +33,7 @@ from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleSto
 from unstuck.doctor import redis_facts
 from unstuck.doctor.examine import Doctor
 from unstuck.doctor.finding import Level
+from unstuck.in_process.run_job import InProcess
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 
@@ -229,6 +231,10 @@ def test_jobs_that_the_warehouse_knows_and_the_store_has_lost_are_named(
     forgotten = "20131231T235959-k3f9a2xw"  # longer ago than the store remembers jobs
     (Path(coordinator.settings.warehouse) / "_staging" / forgotten).mkdir()
     assert coordinator.status(ended) is Status.FINISHED
+    with InProcess(coordinator.settings.warehouse) as here:
+        rows = group("rows", steps=[{"python": f"{small_steps.__name__}:three", "output": "rows"}])
+        in_process = here.run({"name": "tiny", "groups": [rows]}, keep=True)
+    assert in_process.finished
     assert told()["LOST_JOBS"]["level"] == "ok"
 
     coordinator.redis.flushall()
@@ -236,7 +242,7 @@ def test_jobs_that_the_warehouse_knows_and_the_store_has_lost_are_named(
     assert found["level"] == "warning"
     assert all(job in found["text"] for job in (ended, running))
     assert "2 jobs" in found["text"]
-    assert forgotten not in found["text"]
+    assert not any(job in found["text"] for job in (forgotten, in_process.job_id))
     assert "restored from an older copy" in found["text"]
 
 
