@@ -14,7 +14,8 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -29,9 +30,12 @@ from unstuck.local.home import Home, free_port, ping
 from unstuck.local.process import Program, SupervisedProcess
 from unstuck.local.programs import Size, page, program_list, valkey
 from unstuck.local.source import SourceWatch
-from unstuck.tasks.protocol.keys import CONTROL_QUEUE
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
+from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.redis_url import has_password, without_password
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import connect
 
 DEFAULT_SIZE = Size()
 PAGE_PORT = 8620  # or another one, if this is taken
@@ -40,7 +44,7 @@ START_TRIES = 3
 # Seconds within which an embedded Valkey must answer, or say that it loads its data.
 VALKEY_TIMEOUT = 20.0
 LOG_LIMIT = 20_000_000  # bytes of a log; a larger one is rotated to NAME.log.1
-LOOK_EVERY = 0.5  # seconds between two looks at the source of steps
+SCAN_INTERVAL_S = 0.5  # between two scans of the source of steps
 SIGNAL_WITHIN = 0.5  # seconds until a signal is noticed that did not interrupt the wait for it
 ROTATE_EVERY = 1.0  # seconds between two looks at the sizes of the logs
 
@@ -57,8 +61,8 @@ class LocalFleet:
             needs to hand back.
         say: takes each line for the person at the terminal; standard output if None.
         programs: what to run instead of the Celery programs.
-        reload: restart the workers when Python files change below the working folder, or in a
-            folder of PYTHONPATH.
+        reload: restart a worker when the code of steps that it ran changes below the working
+            folder, or in a folder of PYTHONPATH.
         web: serve the page of the fleet, too.
     """
 
@@ -412,20 +416,41 @@ class LocalFleet:
         )
 
     def _restart_changed(self, source: SourceWatch) -> None:
-        """Restart the workers whenever the source of steps has changed."""
-        while not self._stopped.wait(LOOK_EVERY):
+        """Restart workers whenever the source of steps that they ran has changed.
+
+        Others need no restart: a runner that loaded a changed file is replaced before it takes
+        work.
+        """
+        while not self._stopped.wait(SCAN_INTERVAL_S):
             if changed := source.changed():
-                workers = [process for process in self.processes if process.program.runs_steps]
-                names = ", ".join(worker.name for worker in workers)
-                first = os.path.relpath(changed[0], source.folders[0])
-                more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-                self._say(
-                    f"{first}{more} changed: restarting {names}. "
-                    f"What runs has {self.settings.drain_grace:g} s to end, and is then handed "
-                    "back."
-                )
-                for worker in workers:
-                    worker.restart()
+                self._restart_workers({path: source.packages_of(path) for path in changed})
+
+    def _restart_workers(self, packages: Mapping[str, set[str]]) -> None:
+        """Restart the workers that ran steps of changed files. ``packages``: of each file."""
+        code = self._code_of_workers()
+        changed_packages = set[str]().union(*packages.values())
+        workers = [process for process in self.processes if code[process.pid] & changed_packages]
+        if not workers:
+            return
+        ran = set[str]().union(*(code[worker.pid] for worker in workers))
+        files = [os.path.relpath(path) for path, names in packages.items() if names & ran]
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        self._say(
+            f"{files[0]}{more} changed: restarting {', '.join(worker.name for worker in workers)}. "
+            f"Running attempts have {self.settings.drain_grace:g} s to end, and are then handed "
+            "back."
+        )
+        for worker in workers:
+            worker.restart()
+
+    def _code_of_workers(self) -> defaultdict[int | None, set[str]]:
+        """Return the packages whose steps each worker ran, by pid; empty if Redis is away."""
+        code = defaultdict[int | None, set[str]](set)
+        with suppress(redis.RedisError), connect(self.redis_url) as client:
+            for process in ProcessRegistry(client, Keys(self.settings.prefix)).read():
+                if isinstance(process, RunnerStatus) and process.host == os.uname().nodename:
+                    code[process.worker_pid] |= process.code.keys()
+        return code
 
     def _rotate_logs(self) -> None:
         while not self._stopped.wait(ROTATE_EVERY):

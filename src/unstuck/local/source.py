@@ -1,6 +1,4 @@
-"""Watches the source of steps: tells which Python files below some folders have changed since the
-last look.
-"""
+"""Watches the source of steps: which Python files below some folders have changed."""
 
 from __future__ import annotations
 
@@ -9,38 +7,32 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-# Folders that hold no source of the user's, and may hold very many files. What is hidden is left
-# out, too.
+# Folders that hold no source of the user's, and may hold very many files. Hidden files and folders
+# are left out, too.
 _NO_SOURCE = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 
 def holds_source(folder: Path) -> bool:
-    """Whether modules or packages stand in a folder, so that workers which start there import steps
-    from it.
-    """
+    """Return whether workers that start in ``folder`` find modules or packages there."""
     return any(chain(folder.glob("*.py"), folder.glob("[!.]*/__init__.py")))
 
 
 class SourceWatch:
-    """The Python files below ``folders`` as they were at the last look.
-
-    Folders in ``without`` are not looked into.
-    """
+    """The Python files below ``folders``, but not below ``without``, as of the last scan."""
 
     def __init__(self, folders: Iterable[str | Path], without: Iterable[str | Path] = ()) -> None:
         self.folders = [os.path.realpath(folder) for folder in folders]
         self._without = frozenset(os.path.realpath(folder) for folder in without)
-        self._seen = self._look()
+        self._seen = self._scan()
         self._changing: set[str] = set()
 
     def changed(self) -> list[str]:
-        """Files that have changed, appeared or gone, once two looks in a row find no further
-        change.
+        """Return files that changed, appeared or disappeared, once a scan finds no further change.
 
-        A look may fall between two files that an editor or a checkout writes, so the first look
-        that finds a change answers nothing.
+        A scan may fall between two files that an editor or a checkout writes, so the first scan
+        that finds a change returns nothing.
         """
-        now = self._look()
+        now = self._scan()
         fresh = {
             path for path in now.keys() | self._seen.keys() if now.get(path) != self._seen.get(path)
         }
@@ -51,7 +43,14 @@ class SourceWatch:
         changed, self._changing = sorted(self._changing), set()
         return changed
 
-    def _look(self) -> dict[str, tuple[int, int]]:
+    def packages_of(self, path: str) -> set[str]:
+        """Return the top-level packages, or modules, that the file ``path`` may belong to."""
+        below = (path.removeprefix(f"{folder}/") for folder in self.folders)
+        return {
+            name.partition("/")[0].removesuffix(".py") for name in below if not name.startswith("/")
+        }
+
+    def _scan(self) -> dict[str, tuple[int, int]]:
         return {
             entry.path: stamp for folder in self.folders for entry, stamp in self._sources(folder)
         }
@@ -69,4 +68,4 @@ class SourceWatch:
                     status = entry.stat()
                     yield entry, (status.st_mtime_ns, status.st_size)
         except OSError:
-            return  # it is gone, or not ours to read; what it held has changed then, and is told
+            return  # removed, or not readable: its files count as removed

@@ -48,6 +48,12 @@ def test_what_no_worker_imports_is_no_source(project: Path, name: str) -> None:
     assert [watch.changed(), watch.changed(), watch.changed()] == [[], [], []]
 
 
+def test_a_file_belongs_to_the_package_that_an_import_from_each_folder_names(project: Path) -> None:
+    watch = SourceWatch([project, project / "src"])
+    assert watch.packages_of(str(project / "steps.py")) == {"steps"}
+    assert watch.packages_of(str(project / "src" / "steps" / "load.py")) == {"src", "steps"}
+
+
 def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     watch = SourceWatch([tmp_path / "later"])
     assert watch.changed() == []

@@ -36,9 +36,8 @@ def up(
         typer.Option(
             "--reload/--no-reload",
             help=(
-                "Restart the workers when Python files change below this folder; by default "
-                "where "
-                "there are some."
+                "Restart a worker when the code of its steps changes below this folder. On by "
+                "default in a folder with Python modules."
             ),
             show_default=False,
         ),
