@@ -190,7 +190,7 @@ def _request(client: redis.Redis, act: Callable[..., Any], values: Mapping[str, 
 
 def _in_words(result: Submitted | Commanded | ScheduleResult | CommandOutcome) -> str:
     if isinstance(result, Submitted):
-        return result.id if result.new else f"{result.id}: {result.told}"
+        return result.id if result.new else f"{result.id}: {result.summary}"
     return f"{result.answer}: {result.text}"
 
 

@@ -1,7 +1,6 @@
 """``python -m scripts.plain_names``: names of the product that say nothing, and class names that are used twice.
 
-A name such as ``found`` or ``one`` says where a value comes from, not what it is. Fields of records are not checked:
-they are part of what is stored.
+A name such as ``found`` or ``one`` says where a value comes from, not what it is.
 """
 
 from __future__ import annotations
@@ -19,22 +18,11 @@ VAGUE |= {"its", "there", "standing", "stands"}
 
 
 def bound_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """The line and name of each variable and argument, but for fields of classes."""
-    fields = {
-        id(statement.target)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-        for statement in node.body
-        if isinstance(statement, ast.AnnAssign)
-    }
+    """The line and name of each variable, argument and field."""
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
             yield node.lineno, node.arg
-        elif (
-            isinstance(node, ast.Name)
-            and isinstance(node.ctx, ast.Store)
-            and id(node) not in fields
-        ):
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
 
 

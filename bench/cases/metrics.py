@@ -78,13 +78,13 @@ def _fill(client: Client, store: Any, jobs: int, schedules: int) -> None:
             keys.published, f"dataset-{number}@/warehouse", f"{number} {time.time():.6f} 1000"
         )
     one = RunnerStatus(
-        id="", host="host", pid=1, worker_pid=1, queues=("light",), seen=0.0, idle_since=0.0
+        id="", host="host", pid=1, worker_pid=1, queues=("light",), heard_at=0.0, idle_since=0.0
     )
     for number in range(RUNNERS):
         queues = (f"queue-{number % QUEUES}",)
         ProcessRegistry(store, keys).note(
             lambda now, number=number, queues=queues: replace(
-                one, id=f"host:{number}", queues=queues, seen=now
+                one, id=f"host:{number}", queues=queues, heard_at=now
             )
         )
 

@@ -52,7 +52,7 @@ class Retried:
             if self.request or self.changed
             else self.job.package_id or self.job.id,
             # Who was told that it failed is told when a retry has ended well.
-            "told": {key: alert for key, alert in self.job.told.items() if key == "failed"},
+            "alerts": {key: alert for key, alert in self.job.alerts.items() if key == "failed"},
         }
 
     def key(self, fingerprint: str) -> str:

@@ -86,7 +86,7 @@ def refusal(state: JobState, report: Report) -> dict[str, Any]:
         "group": token.group,
         "epoch": token.epoch,
         "claimant": token.claimant,
-        "said": str(report.kind),
+        "reported": str(report.kind),
         "code": report.refused,
         "text": f"attempt {token.epoch} reported {report.kind} {when}: nothing changed",
     }

@@ -28,7 +28,7 @@ class StreamBacklog:
         lag: of a topic: partition → its unread offsets.
         next: of a topic: partition → the offset at which the next run begins.
         trouble: why a run would fail.
-        known: False if only a worker can read the stream.
+        reachable: False if only a worker can read the stream.
         ignored: the number and some names of files whose names do not match; empty if none.
         seen_to: partition → the position to which ``since`` belongs.
     """
@@ -40,15 +40,15 @@ class StreamBacklog:
     lag: dict[int, int] = field(default_factory=dict)
     next: dict[int, int] = field(default_factory=dict)
     trouble: str = ""
-    known: bool = True
+    reachable: bool = True
     changed: int = 0
     ignored: str = ""
     seen_to: dict[int, int] = field(default_factory=dict)
 
-    def told(self, at: float) -> str:
+    def describe(self, at: float) -> str:
         """Describe the backlog; ``at`` is the time of the look."""
         ignored = f"; ignored by their names: {self.ignored}" if self.ignored else ""
-        if not self.known:
+        if not self.reachable:
             return "only a worker can ask it"
         if self.trouble:
             return self.trouble
@@ -64,14 +64,14 @@ class StreamBacklog:
     @property
     def arrived(self) -> bool:
         """Whether a run would read or report something."""
-        return bool(self.new or self.changed or self.trouble or not self.known)
+        return bool(self.new or self.changed or self.trouble or not self.reachable)
 
     @property
     def position(self) -> str:
         """How far it was read, in words; empty if unknown."""
         if self.next:
             return _by_partition(self.next, " at offset")
-        if self.trouble or not self.known:
+        if self.trouble or not self.reachable:
             return ""
         return f"{self.looked - self.new:,} of {self.looked:,} files are read"
 

@@ -287,7 +287,7 @@ class JobRecord:
         version: number of the job's package in the warehouse log, once published; 0 if nothing was
         to publish.
         published_at: the time of that entry, by the clock of the publisher.
-        told: by condition, the problems of which somebody was told.
+        alerts: by condition, the problems that were notified.
         published: the rows of each dataset in it; ``replaced``: the partitions of each that it
         replaced.
         left: files and offsets that have arrived for its streams, beyond the bound of one job.
@@ -339,7 +339,7 @@ class JobRecord:
     backfill: str = ""
     package_id: str = ""
     take_over: bool = False
-    told: dict[str, Alert] = field(default_factory=dict)
+    alerts: dict[str, Alert] = field(default_factory=dict)
     priority: str = "normal"  # as in ``spec``, like ``mixed``: the scripts read them here
     mixed: bool = False
     schema: int = JOB_SCHEMA
@@ -487,7 +487,7 @@ _INTERNAL = frozenset(
         "chain_key",
         "package_id",
         "take_over",
-        "told",
+        "alerts",
         "mixed",
         "schema",
         "texts",

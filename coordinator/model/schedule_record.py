@@ -283,7 +283,7 @@ class ScheduleRecord:
             there may have had a run before.
         busy_from, busy_until: when runs went on last: of ticks in between, ``overlap`` decides.
         runs: those that go on, or are about to be submitted.
-        seen: dataset → the version for which it has run; of those that it follows.
+        followed: dataset → the version for which it last ran, of the datasets that it follows.
         new_at: when the first version was published for which it has not run; the delay of
             ``jitter`` starts there.
         quiet: the ticks since its last run at which nothing new lay there.
@@ -300,7 +300,7 @@ class ScheduleRecord:
         take_over: its runs take over what they publish, until one of them has published.
         made_at: from when on its ticks counted when it was made: no run is expected for what came
             before.
-        told: by condition, the problems of which somebody was told.
+        alerts: by condition, the problems that were notified.
         backfill: the last one that was given; its runs are not among ``runs``.
     """
 
@@ -322,7 +322,7 @@ class ScheduleRecord:
     busy_from: float = 0.0
     busy_until: float = 0.0
     runs: tuple[Run, ...] = ()
-    seen: dict[str, int] = field(default_factory=dict)
+    followed: dict[str, int] = field(default_factory=dict)
     new_at: float = 0.0
     quiet: Quiet | None = None
     more_at: float = 0.0
@@ -338,7 +338,7 @@ class ScheduleRecord:
     backfill: Backfill | None = None
     take_over: bool = False
     made_at: float = 0.0
-    told: dict[str, Alert] = field(default_factory=dict)
+    alerts: dict[str, Alert] = field(default_factory=dict)
 
     @property
     def going_on(self) -> tuple[Run, ...]:
@@ -368,7 +368,7 @@ class ScheduleRecord:
     def problems(self) -> dict[str, float]:
         """Since when each notified problem is open, by its condition, and a HALTED backfill."""
         open_alerts = {
-            condition: alert.since for condition, alert in self.told.items() if not alert.over
+            condition: alert.since for condition, alert in self.alerts.items() if not alert.over
         }
         fill = self.open_backfill
         if fill is None or fill.halted is None:

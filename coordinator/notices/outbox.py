@@ -59,27 +59,25 @@ class TakenNotice:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A notice that waits. Times are Unix seconds. ``said``: what the last try of its target came
-    to.
-    """
+    """A notice that waits. Times are Unix seconds. ``reply``: the result of the last try."""
 
     to: str
     notice: Notice
     since: float
     next_at: float
     tries: int
-    said: str
+    reply: str
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A notice that was sent: when, at which try, and what the receiver said."""
+    """A notice that was sent: when, at which try, and the reply of the receiver."""
 
     to: str
     notice: Notice
     at: float
     tries: int
-    said: str
+    reply: str
 
 
 class Notices:
@@ -111,7 +109,7 @@ class Notices:
                     tries = 0 if number else int(state.get("tries", {}).get(problem, 0))
                     at = max(next_at, state.get("next", 0.0))
                     notices.append(
-                        Waiting(target, notice, float(since), at, tries, state.get("said", ""))
+                        Waiting(target, notice, float(since), at, tries, state.get("reply", ""))
                     )
         return sorted(notices, key=lambda queued: queued.since)
 
@@ -122,7 +120,7 @@ class Notices:
             self._redis.xrevrange(self._keys.notices_sent, count=most),
         )
         return [
-            Sent(fields["to"], notice, float(fields["at"]), int(fields["tries"]), fields["said"])
+            Sent(fields["to"], notice, float(fields["at"]), int(fields["tries"]), fields["reply"])
             for _, fields in entries
             if (notice := _read(fields["notice"])) is not None
         ]
@@ -219,7 +217,7 @@ class Outbox(Notices):
             time=self._time(),
             notices=json.dumps([(each.problem, each.id) for each in (taken, *taken.others)]),
             outcome=outcome,
-            said=detail,
+            reply=detail,
             wait=wait,
             rest=rest,
             tried_for=TRIED_FOR,

@@ -155,7 +155,7 @@ def _read(text: str, source: str, environ: Mapping[str, str]) -> NotifySetting:
                 )
     if problems:
         raise SpecError([reading.located(problem) for problem in problems])
-    cleaner = Secrets.of({**secrets.given, **_inline(targets)})
+    cleaner = Secrets.of({**secrets.values, **_inline(targets)})
     return NotifySetting(targets, written.rules, written.page, Allowed(written.allow), cleaner)
 
 

@@ -62,7 +62,7 @@ def _behind(view: ScheduleView, limits: Limits) -> Problem | None:
     if view.backlog is None or not since or view.at - since <= limits.behind:
         return None
     streams, at = view.backlog.streams.items(), view.backlog.at
-    text = "; ".join(f"{name}: {stream.told(at)}" for name, stream in streams)
+    text = "; ".join(f"{name}: {stream.describe(at)}" for name, stream in streams)
     return _problem(C.BEHIND, view, text, since)
 
 

@@ -84,7 +84,7 @@ class Heartbeat:
                 host=host,
                 pid=int(pid),
                 queues=(CONTROL_QUEUE,),
-                seen=now,
+                heard_at=now,
                 warehouse=WarehouseSeen() if self._probe is None else self._probe.seen(now),
                 runs_on=self._release,
                 read_at=None if read_ago is None else now - read_ago,

@@ -387,7 +387,7 @@ class Pass:
         rules = self._reconciler.rules
         # While records go that the state still holds, nothing is told: the job is decided again at
         # once.
-        if decision.reload or not (rules or state.plan.notify or state.job.told):
+        if decision.reload or not (rules or state.plan.notify or state.job.alerts):
             return
         job, everything = state.job, self.groups is None
         subscribed = self._reconciler.asked(job.name, state.plan.notify)
@@ -396,8 +396,8 @@ class Pass:
             subscribed, decision.old, state, env, decision.due, usual=usual, everything=everything
         )
         decision.notices = tuple(notice.to_json() for notice in alerting.notices)
-        if alerting.alerts != job.told:
-            decision.job = state.job = replace(job, told=alerting.alerts)
+        if alerting.alerts != job.alerts:
+            decision.job = state.job = replace(job, alerts=alerting.alerts)
         if alerting.look_at is not None and decision.due is not None:
             decision.due = min(decision.due, alerting.look_at)
 

@@ -54,11 +54,11 @@ class ScheduleNotices:
             jobs, published, backlog: as for `view_of`.
         """
         subscribed = subscriptions(after.name, rules_of(after.spec), self.rules)
-        if not subscribed.conditions and not after.told:
+        if not subscribed.conditions and not after.alerts:
             return after, (), due
         view = view_of(after, now, due, published, jobs, backlog)
         alerting = notices_of_schedule(subscribed, before, after, view, events, self.zone)
-        after = replace(after, told=alerting.alerts)
+        after = replace(after, alerts=alerting.alerts)
         if alerting.look_at is not None and due is not None:
             due = min(due, alerting.look_at)
         return after, tuple(notice.to_json() for notice in alerting.notices), due

@@ -129,7 +129,7 @@ class ScheduleRequests:
         )
         # It counts from now: what is published already makes no run.
         versions = self._store.published(new.warehouse, new.follows)
-        new = replace(new, seen={name: version for name, (version, _) in versions.items()})
+        new = replace(new, followed={name: version for name, (version, _) in versions.items()})
         trouble, old = "", self._store.load(new.name)
         if not (take_over or (old is not None and old.take_over)):
             self._check_owners(job_spec, new.warehouse)

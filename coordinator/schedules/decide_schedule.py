@@ -222,7 +222,7 @@ def _after(
         case Submit():
             return _begun(record, step, now), None
         case Skip(code):
-            event = {"kind": "SKIPPED", "at": now, "code": code, "text": step.told}
+            event = {"kind": "SKIPPED", "at": now, "code": code, "text": step.summary}
             return replace(record, cursor=max(record.cursor, step.last)), event
         case Stands(run, noted):
             job_state = RunSeen(Status.FINISHED, run.at, STANDS, version=run.version)
@@ -254,7 +254,7 @@ def _begun(record: ScheduleRecord, step: Submit, now: float) -> ScheduleRecord:
     if by_tick:
         begun = replace(begun, cursor=max(record.cursor, run.tick))
     if step.versions is not None:
-        begun = replace(begun, seen=dict(step.versions), new_at=0.0)
+        begun = replace(begun, followed=dict(step.versions), new_at=0.0)
     if step.more:  # leaves no gap in which a tick could have been free
         begun = replace(begun, more_at=0.0, busy_until=now)
     return begun

@@ -126,7 +126,7 @@ def backlog_facts(view: ScheduleView) -> Iterator[Fact]:
     if view.backlog is not None:
         for address, stream in view.backlog.streams.items():
             yield Fact(
-                "backlog", f"{address}: {stream.told(view.backlog.at)}; looked", view.backlog.at
+                "backlog", f"{address}: {stream.describe(view.backlog.at)}; looked", view.backlog.at
             )
             if stream.position:
                 yield Fact("position", f"{address}: {stream.position}")

@@ -204,14 +204,16 @@ def _by_dataset(
     if delay is not None:
         return delay
     tick = max(published_at, record.cursor + 0.001)
-    versions = record.seen | {name: version for name, (version, _) in new.items()}
+    versions = record.followed | {name: version for name, (version, _) in new.items()}
     return Submit(Run(tick=_unused(record, tick)), versions)
 
 
 def _new_versions(record: ScheduleRecord, published: Published) -> Published:
     """Return the published versions for which the schedule has not run."""
     return {
-        name: newest for name, newest in published.items() if newest[0] > record.seen.get(name, 0)
+        name: newest
+        for name, newest in published.items()
+        if newest[0] > record.followed.get(name, 0)
     }
 
 

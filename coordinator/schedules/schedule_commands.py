@@ -99,7 +99,7 @@ def set_again(
         set_by=new.set_by,
     )
     if _trigger(old) != _trigger(changed):
-        changed = replace(_from_now(changed, now), seen=new.seen, new_at=0.0)
+        changed = replace(_from_now(changed, now), followed=new.followed, new_at=0.0)
     text = f"schedule {old.name} is changed"
     return _done(_tried_at_once(changed), text, event, *_set_back(old, changed, now))
 

@@ -123,7 +123,7 @@ def _waits(step: Step) -> str:
             return step.text
         case Skip():
             return (
-                f"{step.told}; a coordinator reads first in the warehouse log whether they had "
+                f"{step.summary}; a coordinator reads first in the warehouse log whether they had "
                 "a run"
             )
     return "a coordinator decides it next"

@@ -78,7 +78,7 @@ class Skip:
     count: int
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The ticks in words.
 
         ``12 ticks skipped, 2026-11-27T03:10:00Z to 2026-11-27T05:00:00Z: why``

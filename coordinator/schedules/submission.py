@@ -36,7 +36,7 @@ def submitted(record: ScheduleRecord, run: Run, job: str, backfill: str, now: fl
         event["text"] = f"try {run.number} of this tick"
     event |= {"by": run.by} if run.by else {}
     if record.quiet is not None:
-        event |= {"code": "NOTHING_NEW", "text": f"before it, {_of_quiet(record.quiet).told}"}
+        event |= {"code": "NOTHING_NEW", "text": f"before it, {_of_quiet(record.quiet).summary}"}
     return replace(changed, quiet=None), [event]
 
 

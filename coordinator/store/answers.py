@@ -112,7 +112,7 @@ class Submitted:
         return self.halted or (self.found_as.terminal and self.found_as is not Status.FINISHED)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """In words, for a job that is not new, or a retry."""
         if self.retried and self.new:
             return (

@@ -86,7 +86,7 @@ class DeadLetters:
         entry = {
             "reason": shorten(reason, MOST_OF_A_VALUE),
             "task": task,
-            "asked": json.dumps(short),
+            "arguments": json.dumps(short),
         }
         self._redis.xadd(self._keys.dead, cast(Any, entry), maxlen=DEAD_KEPT)
 

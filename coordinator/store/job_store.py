@@ -432,7 +432,7 @@ class Store:
         """Per queue, the runners that listen on it: those heard of within ``max_age`` seconds."""
         listeners: dict[str, list[RunnerStatus]] = {}
         for runner in self._processes.runners():
-            for queue in runner.queues if runner.seen >= now - max_age else ():
+            for queue in runner.queues if runner.heard_at >= now - max_age else ():
                 listeners.setdefault(queue, []).append(runner)
         return listeners
 

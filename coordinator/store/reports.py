@@ -114,7 +114,7 @@ class DeadLetter:
         An entry that this project did not write is shown as far as it can be.
         """
         try:
-            text = raw.get("report", raw.get("notice", raw.get("asked", "{}")))
+            text = raw.get("report", raw.get("notice", raw.get("arguments", "{}")))
             fields = {str(name): str(value) for name, value in json.loads(text).items()}
         except (ValueError, AttributeError):
             fields = {}

@@ -18,7 +18,7 @@ def idle_runner(runner: RunnerStatus, polled_at: float, now: float) -> bool:
     """
     return (
         polled_at < 0
-        if runner.seen < abs(polled_at) <= now + 1.0
+        if runner.heard_at < abs(polled_at) <= now + 1.0
         else runner.idle_since is not None
     )
 

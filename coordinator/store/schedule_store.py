@@ -248,7 +248,7 @@ class ScheduleStore:
         """
         keys = vars(self._keys.of_schedule(name))
         self._scripts["note_backlog"](
-            name=name, backlog=backlog.to_json(), told=int(notify), schedule=keys["schedule"]
+            name=name, backlog=backlog.to_json(), notify=int(notify), schedule=keys["schedule"]
         )
 
     def backlogs(self, names: Sequence[str]) -> list[Backlog | None]:

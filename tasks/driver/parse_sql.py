@@ -93,7 +93,7 @@ def _found(error: Any) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """Answer ``{"by": "Spark 4.3.0", "found": [null | {message, line, column}]}``.
+    """Answer ``{"by": "Spark 4.3.0", "errors": [null | {message, line, column}]}``.
 
     ``by`` is "" without Spark.
     """
@@ -104,9 +104,9 @@ def main() -> None:
         with spark_parser() as jvm:
             find = partial(syntax_error, jvm)
             by = f"Spark {jvm.org.apache.spark.package.SPARK_VERSION()}"
-            answer = {"by": by, "found": [find(sql, conf) for sql, conf in statements]}
+            answer = {"by": by, "errors": [find(sql, conf) for sql, conf in statements]}
     except NoSpark:
-        answer = {"by": "", "found": []}
+        answer = {"by": "", "errors": []}
     with os.fdopen(out, "w") as file:
         json.dump(answer, file)
 

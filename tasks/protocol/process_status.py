@@ -34,15 +34,15 @@ class _Status:
 
     Attributes:
         queues: those that the process listens to.
-        seen: when it said this.
-        silent: ``seen`` is too long ago; for the reader to set.
+        heard_at: when it wrote this status.
+        silent: ``heard_at`` is too long ago; for the reader to set.
     """
 
     id: str
     host: str
     pid: int
     queues: tuple[str, ...]
-    seen: Time
+    heard_at: Time
     silent: bool = False
     warehouse: WarehouseSeen = field(default_factory=WarehouseSeen)
     runs_on: RunsOn = field(default_factory=RunsOn)

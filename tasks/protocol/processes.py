@@ -82,7 +82,7 @@ class ProcessRegistry:
         heard_of = [
             coordinator
             for coordinator in coordinators
-            if now - coordinator.seen <= COORDINATOR_SILENCE
+            if now - coordinator.heard_at <= COORDINATOR_SILENCE
         ]
         if not heard_of:
             return None
@@ -100,7 +100,7 @@ class ProcessRegistry:
             silent = [
                 name
                 for name, status in statuses.items()
-                if status is None or status.seen <= long_ago
+                if status is None or status.heard_at <= long_ago
             ]
             if not silent:
                 return 0

@@ -75,7 +75,7 @@ class Secrets:
         self._names: dict[str, str] = {}  # what a secret may look like → its variable
         self._longest = 1  # characters of what may be torn where a stream is written in parts
         self._found: re.Pattern[str] | None = None
-        self.given: dict[str, str] = {}  # variable → the secret in it
+        self.values: dict[str, str] = {}  # variable → the secret in it
 
     @classmethod
     def of(cls, values: Mapping[str, str]) -> Secrets:
@@ -148,9 +148,9 @@ class Secrets:
             return match[0]
         name = match["name"]
         if match["kind"] == "secret":
-            if name not in self.given:
+            if name not in self.values:
                 self._remember(name, self._secret(name))
-            return self.given[name]
+            return self.values[name]
         if (value := self._environ.get(name)) is None:
             raise Unrecoverable(
                 f"the environment variable {name} is not set on this worker, and {match[0]} asks "
@@ -201,7 +201,7 @@ class Secrets:
     def _remember(self, name: str, value: str) -> None:
         pieces = {form for piece in _pieces(value) for form in _forms(piece)}
         whole = _forms(value) if len(value) <= _WHOLE or not pieces else set()
-        self.given[name] = value
+        self.values[name] = value
         self._longest = max([self._longest, *map(len, pieces)])
         self._names = {**dict.fromkeys(pieces | whole, name), **self._names}
         # The longest first: one that holds another must not be taken for that, or its tail would

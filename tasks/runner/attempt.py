@@ -240,7 +240,7 @@ class Attempt:
             self._secrets.resolve(step.params)
         self._secrets.resolve(work_order.group.conf)
         written = self._secrets.resolve(work_order.written_params)
-        self._runner.watchdog.hide(self._secrets.given)
+        self._runner.watchdog.hide(self._secrets.values)
         return {**written, **work_order.fork_params}
 
     def _session(self, stack: ExitStack) -> Any:

@@ -264,7 +264,7 @@ class PublishedDatasets:
         Raises: as `read`.
         """
         for read in reads:
-            if not read.asked:
+            if not read.requested:
                 state = self._state(self._base, kept=True).get(read.dataset)
                 if read.version != _changed(state):
                     return read.dataset

@@ -123,7 +123,7 @@ class Checkpoint:
         adds_to: of a member of a fork, whose file holds its share alone: the path of the position
             that the share is added to, or empty if the stream begins. None: the file holds the
             whole position.
-        counts, told: what was read since ``after``, for people: such as ``files`` and ``bytes``,
+        counts, summary: what was read since ``after``: for example ``files`` and ``bytes``,
             and in words.
     """
 
@@ -134,7 +134,7 @@ class Checkpoint:
     after: WarehousePath | Literal[""]
     kind: Literal["files", "kafka"] = "files"
     counts: dict[str, int] = field(default_factory=dict)
-    told: str = ""
+    summary: str = ""
     held_by: str = ""
     adds_to: WarehousePath | Literal[""] | None = None
     state: PackedState | None = None
@@ -193,14 +193,14 @@ class Read:
     """A published dataset that an attempt read.
 
     Attributes:
-        asked: the version of the warehouse that was asked for; 0 for the newest one when the job
+        requested: the version of the warehouse that was requested; 0: the newest when the job
             was submitted.
         version: the version that had changed the dataset last, as it was read; 0 if there was no
             such dataset.
     """
 
     dataset: str
-    asked: int
+    requested: int
     version: int
 
 
@@ -242,7 +242,7 @@ class Marker:
     def arrived(self) -> str:
         """What had arrived in the stream of the group, in words; empty without a stream."""
         texts = (
-            output.nothing_new or (output.checkpoint.told if output.checkpoint else "")
+            output.nothing_new or (output.checkpoint.summary if output.checkpoint else "")
             for output in self.outputs.values()
         )
         return next(filter(None, texts), "")

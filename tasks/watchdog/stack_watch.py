@@ -75,7 +75,7 @@ class StackWatch:
     def _shown(
         self, answer: Sequence[RawFrame], held: Holding, secrets: Mapping[str, str]
     ) -> tuple[Frame, ...]:
-        if secrets != self._secrets.given:
+        if secrets != self._secrets.values:
             self._secrets = Secrets.of(secrets)
         here = f"{self._folder()}{os.sep}"
         shown = chosen(answer, held.code)

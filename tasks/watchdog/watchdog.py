@@ -320,7 +320,7 @@ class Watchdog:
             host=self._worker.rpartition(":")[0],
             pid=self._runner.pid,
             queues=self._queues,
-            seen=now,
+            heard_at=now,
             warehouse=self._probe.seen(now),
             runs_on=self._release,
             worker_pid=self._worker_pid,

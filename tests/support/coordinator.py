@@ -181,7 +181,7 @@ class Coordinator:
             **fields,
         }
         ProcessRegistry(self.redis, self.keys).note(
-            lambda now: RunnerStatus(id=name, seen=now - heard, **known)
+            lambda now: RunnerStatus(id=name, heard_at=now - heard, **known)
         )
 
     def submit(self, *groups: dict[str, Any], name: str = "job", **spec: Any) -> str:

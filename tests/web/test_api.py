@@ -150,7 +150,7 @@ def _played(client: Client) -> dict[str, str]:
     )
     client.pools.set("jdbc", 4)
     late = Expected(
-        told={"late: 06:00": Alert(5.0, 6.0, ("ops",))},
+        alerts={"late: 06:00": Alert(5.0, 6.0, ("ops",))},
         texts={"late: 06:00": "no run has ended well"},
     )
     with connect(client.settings.redis_url) as store:

@@ -1,7 +1,7 @@
 -- note_try: what became of the notices that were taken together: they were sent, are tried again, or are dead letters.
 --
 -- keys: notices notices_due notices_sent dead counters
--- args: target sender time notices outcome said wait rest tried_for waiting kept dead_kept crowded_at window
+-- args: target sender time notices outcome reply wait rest tried_for waiting kept dead_kept crowded_at window
 --
 -- notices: JSON, [[problem, id], …]. outcome: sent | failed | dead. wait: seconds until the notice is tried again; rest: until anything is for this target.
 -- tried_for: seconds for which a notice is tried. kept, dead_kept: about how many that were sent, and dead letters, stay.
@@ -39,7 +39,7 @@ end
 
 local function make_dead(problem, waiting_entry, count)
     local text = string.match(waiting_entry, '^%S+ %S+ (.*)$')
-    redis.call('XADD', keys.dead, 'MAXLEN', '~', args.dead_kept, '*', 'reason', args.said, 'to', args.target,
+    redis.call('XADD', keys.dead, 'MAXLEN', '~', args.dead_kept, '*', 'reason', args.reply, 'to', args.target,
         'deliveries', count, 'notice', text)
     redis.call('HINCRBY', keys.counters, 'NOTICE_DEAD', 1)
     remove(problem)
@@ -59,11 +59,11 @@ local function count_sent()
 end
 
 if args.outcome == 'sent' then
-    state.failed, state.since, state.next, state.said = nil, nil, nil, nil
+    state.failed, state.since, state.next, state.reply = nil, nil, nil, nil
     for _, taken in ipairs(entries) do
         local problem, entry = taken[1], taken[2]
         redis.call('XADD', keys.notices_sent, 'MAXLEN', '~', args.kept, '*', 'to', args.target, 'at', args.time,
-            'tries', tries_of(problem), 'said', args.said, 'notice', string.match(entry, '^%S+ %S+ (.*)$'))
+            'tries', tries_of(problem), 'reply', args.reply, 'notice', string.match(entry, '^%S+ %S+ (.*)$'))
         redis.call('HINCRBY', keys.counters, 'NOTICE_SENT', 1)
         remove(problem)
     end
@@ -74,7 +74,7 @@ elseif args.outcome == 'dead' then
 else
     answer = 'AGAIN'
     state.failed, state.since = (state.failed or 0) + 1, state.since or time
-    state.next, state.said = time + tonumber(args.rest), args.said
+    state.next, state.reply = time + tonumber(args.rest), args.reply
     for _, taken in ipairs(entries) do
         local problem, entry = taken[1], taken[2]
         state.tries[problem] = tries_of(problem)

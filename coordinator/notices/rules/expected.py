@@ -36,14 +36,14 @@ class Expected:
     Attributes:
         since: from when on it is expected.
         judged: condition → the last deadline that was judged.
-        told: by condition, the deadline that was told last; ``texts``: its sentence.
+        alerts: by condition, the deadline that was notified last; ``texts``: its sentence.
         absent: deadlines in a row for which no job had come.
         by_fleet: a rule of the fleet names it, which another coordinator may not have.
     """
 
     since: float = 0.0
     judged: dict[str, float] = field(default_factory=dict)
-    told: dict[str, Alert] = field(default_factory=dict)
+    alerts: dict[str, Alert] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     absent: int = 0
     by_fleet: bool = False
@@ -51,7 +51,7 @@ class Expected:
     @property
     def late(self) -> dict[str, float]:
         """By condition, the deadline since which it is late, as somebody was told."""
-        return {key: alert.since for key, alert in self.told.items() if not alert.over}
+        return {key: alert.since for key, alert in self.alerts.items() if not alert.over}
 
     def to_json(self) -> str:
         return json.dumps(
@@ -121,7 +121,7 @@ def looks_back_to(
     """
     froms = [alert.at for _, alert in _unsubscribed(subscribed, expected)]
     for key, late in _lates(subscribed):
-        deadline, alert = deadlines(late, zone, now), expected.told.get(key)
+        deadline, alert = deadlines(late, zone, now), expected.alerts.get(key)
         is_open = alert is not None and not alert.over
         if is_open or _is_new(expected, key, deadline):
             froms.append(deadline.counts_from)
@@ -166,12 +166,12 @@ class _Look:
         self._name, self._jobs, self._zone, self._may_forget = name, jobs, zone, may_forget
         self._expected, self._forget = expected, False
         subject = NoticeSubject("job", name, f"expected:{name}")
-        self._book = Alerts(subject, subscribed, expected.told, now)
+        self._book = Alerts(subject, subscribed, expected.alerts, now)
 
     def result(self) -> Judged:
         """Return the name as it is after the look."""
         alerting = self._book.result()
-        expected = replace(self._expected, told=alerting.alerts)
+        expected = replace(self._expected, alerts=alerting.alerts)
         return Judged(expected, alerting.notices, self._forget)
 
     def at_deadline(self, key: str, late: Late) -> None:
@@ -241,7 +241,7 @@ def _unsubscribed(subscribed: Subscriptions, expected: Expected) -> list[tuple[s
     """Return the open alerts of rules that were changed since."""
     return [
         (key, alert)
-        for key, alert in expected.told.items()
+        for key, alert in expected.alerts.items()
         if not alert.over and key not in subscribed.conditions
     ]
 

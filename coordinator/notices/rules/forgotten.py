@@ -45,7 +45,7 @@ class Subject:
         """
         if not jobs:
             return None
-        alerts = [alert for job in jobs for alert in job.told.values()]
+        alerts = [alert for job in jobs for alert in job.alerts.values()]
         ended = all(job.terminal for job in jobs)
         return cls(alerts, inf if ended else 0.0, str(jobs[0].status))
 
@@ -57,7 +57,7 @@ class Subject:
         well = 0.0 if record.last_success is None else record.last_success.at
         well = inf if record.status.terminal else well
         unwell = record.problems or record.failures or record.halted
-        return cls(list(record.told.values()), 0.0 if unwell else well, str(record.status))
+        return cls(list(record.alerts.values()), 0.0 if unwell else well, str(record.status))
 
     @classmethod
     def of_expected(cls, text: str, deadline: float) -> Subject:
@@ -67,7 +67,7 @@ class Subject:
         expected = Expected.from_json(text)
         judged = max(expected.judged.values(), default=0.0)
         well = judged >= deadline and not expected.late
-        return cls(list(expected.told.values()), inf if well else 0.0, "IN TIME")
+        return cls(list(expected.alerts.values()), inf if well else 0.0, "IN TIME")
 
 
 def fate_of(

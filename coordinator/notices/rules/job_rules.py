@@ -61,7 +61,7 @@ class _JobAlerts:
         self._job, self._everything = state.job, everything
         root = state.job.adopts[-1] if state.job.adopts else state.job.id
         subject = NoticeSubject("job", state.job.name, f"job:{root}")
-        self.book = Alerts(subject, subscribed, state.job.told, env.now)
+        self.book = Alerts(subject, subscribed, state.job.alerts, env.now)
 
     def end(self) -> None:
         """Notify of the end of the job, and close its alerts.

@@ -64,7 +64,7 @@ class _ScheduleAlerts:
         # A run by hand has no tick, and its failure is none of the schedule.
         self._failed = [event for event in events if _is_failure_of_tick(event)]
         subject = NoticeSubject("schedule", after.name, f"schedule:{after.name}")
-        self.book = Alerts(subject, subscribed, after.told, view.at)
+        self.book = Alerts(subject, subscribed, after.alerts, view.at)
 
     def runs(self) -> None:
         """Notify of each successful run, and of a backfill whose ticks are all done."""
@@ -284,7 +284,7 @@ def _is_failure_of_tick(event: Mapping[str, Any]) -> bool:
 
 def notice_of_removal(record: ScheduleRecord, by: str, now: float) -> tuple[Notice, ...]:
     """Return the notice that ends the open alerts of a schedule that is removed."""
-    open_alerts = [alert for alert in record.told.values() if not alert.over and alert.ends]
+    open_alerts = [alert for alert in record.alerts.values() if not alert.over and alert.ends]
     if not open_alerts:
         return ()
     since = min(alert.since for alert in open_alerts)

@@ -96,7 +96,7 @@ def _lead(view: ScheduleView, event: str, job: str) -> str:
         return f"{schedule.failures} runs failed in a row; "
     if event == "behind" and view.backlog is not None:
         streams, at = view.backlog.streams.items(), view.backlog.at
-        return "; ".join(f"{name}: {stream.told(at)}" for name, stream in streams) + "; "
+        return "; ".join(f"{name}: {stream.describe(at)}" for name, stream in streams) + "; "
     if event == "read":
         return "nothing unread waits that long any more; "
     if event in ("finished", "recovered") and schedule.last_success is not None:

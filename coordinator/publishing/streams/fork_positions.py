@@ -43,7 +43,7 @@ def whole_checkpoint(files: Files, name: str, parts: Sequence[Checkpoint]) -> Ch
     summary = f"read by {many} of a fork: " + ", ".join(
         f"{key} {count:,}" for key, count in counts.items()
     )
-    return replace(first, path=path, bytes=size, counts=counts, told=summary, adds_to=None)
+    return replace(first, path=path, bytes=size, counts=counts, summary=summary, adds_to=None)
 
 
 def _check_same_start(name: str, parts: Sequence[Checkpoint]) -> None:

@@ -55,7 +55,7 @@ def _noted(look: Look, before: StreamBacklog, now: float) -> StreamBacklog:
         lag=dict(look.lag),
         next=dict(look.next),
         trouble=look.trouble[:500],
-        known=look.reachable,
+        reachable=look.reachable,
     )
     as_before = replace(backlog, since=before.since, seen_to=before.seen_to)
     if look.trouble or not look.reachable:

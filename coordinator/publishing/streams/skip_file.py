@@ -107,18 +107,18 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
     position = _files_position(warehouse, dataset, before)
     path = _path_in_stream(dataset, file, before)
     content = _found(path)
-    if position.seen.get(path) == content:
+    if position.contents.get(path) == content:
         return SkippedFile(path, now.changed, False)
     digest = sha256(f"{before.path} {path} {content}".encode()).hexdigest()[:12]
     publish_id = f"{SKIP}-{dataset}-{digest}"
     staging = f"_staging/{publish_id}/{SKIP}/1-{SKIP}-0"
     why = _why(by, reason)
-    files = {**position.seen, path: content}
-    after = replace(position, seen=files, read={}, put_aside={path: why})
+    files = {**position.contents, path: content}
+    after = replace(position, contents=files, read={}, put_aside={path: why})
     where, note = f"{staging}/{dataset}.position", f"{path} was {why}"
     size = write_position(warehouse.storage, where, after)
     checkpoint = replace(
-        before, path=where, bytes=size, after=before.path, after_state="", counts={}, told=note
+        before, path=where, bytes=size, after=before.path, after_state="", counts={}, summary=note
     )
 
     def entry(n: int, state: State) -> Entry:

@@ -56,7 +56,7 @@ def _of(
 ) -> Iterator[SourceRead]:
     if isinstance(position, FilesPosition):
         for path in sorted({*position.read, *position.put_aside}):
-            content = position.seen.get(path)
+            content = position.contents.get(path)
             size = None if content is None else size_of(content)
             yield SourceRead(
                 version, path, position.read.get(path), size, position.put_aside.get(path, "")

@@ -64,7 +64,7 @@ def notice_facts(client: redis.Redis, keys: Keys) -> NoticeFacts:
         if state.get("failed"):
             failing[target] = (
                 state["since"],
-                state.get("said", ""),
+                state.get("reply", ""),
                 sum(notice.to == target for notice in waiting),
             )
     return NoticeFacts(named, failing)

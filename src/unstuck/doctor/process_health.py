@@ -83,11 +83,11 @@ def judged(
     """
     newest: dict[int, ProcessStatus] = {}
     for status in statuses:
-        if status.pid not in newest or status.seen > newest[status.pid].seen:
+        if status.pid not in newest or status.heard_at > newest[status.pid].heard_at:
             newest[status.pid] = status
     well, ailing = 0, []
     for pid, status in sorted(newest.items()):
-        silent, age = max(0.0, now - status.seen), process_age(pid)
+        silent, age = max(0.0, now - status.heard_at), process_age(pid)
         if age is None or age + SLACK < silent:
             continue  # it is dead, or its number is another process's by now
         if silent <= max_age:

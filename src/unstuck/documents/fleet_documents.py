@@ -39,23 +39,23 @@ class ExaminationDocument(Document):
 
 
 class WaitingNoticeDocument(Document):
-    """A notice that waits for its target; ``said``: what the last try came to."""
+    """A notice that waits for its target; ``reply``: the result of the last try."""
 
     to: str
     since: Time
     next_at: Time
     tries: int
-    said: Word
+    reply: Word
     notice: Notice
 
 
 class SentNoticeDocument(Document):
-    """A notice that was sent, and what the receiver said."""
+    """A notice that was sent, and the reply of the receiver."""
 
     to: str
     at: Time
     tries: int
-    said: str
+    reply: str
     notice: Notice
 
 

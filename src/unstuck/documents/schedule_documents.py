@@ -52,7 +52,7 @@ class StreamDocument(Document):
     ignored: str
     lag: dict[int, int]
     trouble: str
-    known: bool
+    reachable: bool
     oldest: Time
     position: Any
 

@@ -98,7 +98,7 @@ class _Limits(WatchdogClient):
     def _tell(self, **changes: Any) -> None:
         """There is nobody to tell, but for who looks at the progress or shows what is printed."""
         if new_secrets := changes.get("secrets"):
-            self.secrets = Secrets.of({**self.secrets.given, **new_secrets})
+            self.secrets = Secrets.of({**self.secrets.values, **new_secrets})
         with self._lock:
             self._holding = replace(self._holding, **changes)
         if changes.get("progress") and os.getpid() == self._pid:

@@ -111,7 +111,13 @@ class StoreHere:
         )
         host, pid = os.uname().nodename, os.getpid()
         here = RunnerStatus(
-            id="here", host=host, pid=pid, queues=queues, seen=now, worker_pid=pid, idle_since=now
+            id="here",
+            host=host,
+            pid=pid,
+            queues=queues,
+            heard_at=now,
+            worker_pid=pid,
+            idle_since=now,
         )
         return {queue: [here] for queue in queues}
 

@@ -149,7 +149,9 @@ def processes(pipe: Pipeline, keys: Keys, sheet: Sheet, runner_silence: float) -
             if state != "silent":
                 free.update(dict.fromkeys(status.queues, int(state == "idle")))
         else:
-            coordinators["live" if status.seen >= sheet.at - COORDINATOR_SILENCE else "silent"] += 1
+            coordinators[
+                "live" if status.heard_at >= sheet.at - COORDINATOR_SILENCE else "silent"
+            ] += 1
     for state in ("idle", "busy", "stopping", "unfit", "silent"):
         sheet.add(catalog.PROCESSES, states[state], "runner", state)
     for state in ("live", "silent"):
@@ -158,7 +160,7 @@ def processes(pipe: Pipeline, keys: Keys, sheet: Sheet, runner_silence: float) -
 
 
 def _state_of(runner: RunnerStatus, heard_after: float) -> str:
-    if runner.seen < heard_after:
+    if runner.heard_at < heard_after:
         return "silent"
     if runner.job is not None:
         return "busy"

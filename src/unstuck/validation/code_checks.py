@@ -204,7 +204,7 @@ def statement_problems(
     if not answer["by"]:
         answer = _by_sqlglot([statement.sql for statement in every])
     is_spark = answer["by"].startswith("Spark")
-    for statement, error in zip(every, answer["found"], strict=False):
+    for statement, error in zip(every, answer["errors"], strict=False):
         if error is not None:
             is_sure = is_spark and _CONF_OF_EXTENSIONS not in statement.conf
             (problems if is_sure else doubtful).append(
@@ -247,7 +247,7 @@ def _by_sqlglot(statements: Sequence[str]) -> dict[str, Any]:
     try:
         import sqlglot
     except ImportError:
-        return {"by": "", "found": []}
+        return {"by": "", "errors": []}
     results: list[dict[str, Any] | None] = []
     for sql in statements:
         try:
@@ -264,7 +264,7 @@ def _by_sqlglot(statements: Sequence[str]) -> dict[str, Any]:
                     "column": first.get("col") or 1,
                 }
             )
-    return {"by": f"sqlglot {sqlglot.__version__}", "found": results}
+    return {"by": f"sqlglot {sqlglot.__version__}", "errors": results}
 
 
 # -- both ------------------------------------------------------------------------------------------

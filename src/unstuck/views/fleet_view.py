@@ -47,12 +47,12 @@ def fleet_of(
     (seconds, micros), swept, stalled = pipe.execute()
     now = seconds + micros / 1e6
     runners = [
-        replace(process, silent=now - process.seen > runner_silence)
+        replace(process, silent=now - process.heard_at > runner_silence)
         for process in processes
         if isinstance(process, RunnerStatus)
     ]
     coordinators = [
-        replace(process, silent=now - process.seen > COORDINATOR_SILENCE)
+        replace(process, silent=now - process.heard_at > COORDINATOR_SILENCE)
         for process in processes
         if isinstance(process, CoordinatorStatus)
     ]

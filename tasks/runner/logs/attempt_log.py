@@ -214,7 +214,7 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
 
 def _clean(record: logging.LogRecord, secrets: Secrets) -> None:
     """Remove ``secrets`` from all texts of ``record``, including logger, level and thread names."""
-    if not secrets.given:
+    if not secrets.values:
         return
     for name, value in vars(record).items():
         if isinstance(value, str):

@@ -39,7 +39,7 @@ def filtered(
     """
     streams = {1: sys.__stdout__, 2: sys.__stderr__}
     descriptors = [fd for fd, stream in streams.items() if stream and not stream.closed]
-    if not secrets.given or not descriptors:
+    if not secrets.values or not descriptors:
         yield
         return
     with ExitStack() as stack:
@@ -69,7 +69,7 @@ def _start(
     )
     assert process.stdin is not None
     with process.stdin as pipe:  # through a pipe: other users can see arguments and environment
-        pipe.write(json.dumps(secrets.given).encode())
+        pipe.write(json.dumps(secrets.values).encode())
 
 
 def _put(kept: int, fd: int) -> None:

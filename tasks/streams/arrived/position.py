@@ -21,15 +21,15 @@ class FilesPosition:
     """The files that were read.
 
     Attributes:
-        seen: path → content of each file that counts as read, since the stream or its generation
-            began.
+        contents: path → content of each file that counts as read since the stream, or its
+            generation, began.
         read: of them, those that the job which published this position has read, with their rows;
             None: not counted.
         put_aside: path → why the job has read no row of the file.
         digests: path → digest of the bytes of files that were read, to recognize copies.
     """
 
-    seen: dict[str, str] = field(default_factory=dict)
+    contents: dict[str, str] = field(default_factory=dict)
     read: dict[str, int | None] = field(default_factory=dict)
     put_aside: dict[str, str] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
@@ -71,7 +71,9 @@ def joined(
 
 def _check_disjoint(files: Sequence[FilesPosition], topics: Sequence[KafkaPosition]) -> None:
     """Raises: ValueError: two shares have read the same file or partition."""
-    each = [set(share.seen) for share in files] + [set(map(str, share.next)) for share in topics]
+    each = [set(share.contents) for share in files] + [
+        set(map(str, share.next)) for share in topics
+    ]
     whole = set[str]().union(*each)
     if sum(map(len, each)) > len(whole):
         twice = next(name for name in sorted(whole) if sum(name in names for names in each) > 1)
@@ -94,7 +96,7 @@ def _joined_topics(base: KafkaPosition | None, shares: Sequence[KafkaPosition]) 
 
 def _joined_files(base: FilesPosition, shares: Sequence[FilesPosition]) -> FilesPosition:
     return FilesPosition(
-        seen=base.seen | _all(share.seen for share in shares),
+        contents=base.contents | _all(share.contents for share in shares),
         read=_all(share.read for share in shares),
         put_aside=_all(share.put_aside for share in shares),
         digests=base.digests | _all(share.digests for share in shares),

@@ -170,7 +170,7 @@ def _already_read(
     if not position_path:
         return {file.path: file.content for file in skipped(files, datasets)}
     position = read_position(files, position_path)
-    return position.seen if isinstance(position, FilesPosition) else {}
+    return position.contents if isinstance(position, FilesPosition) else {}
 
 
 def _look_at_topic(

@@ -34,7 +34,7 @@ class ArrivingFiles:
         """Raises: SourceUnavailable, FileNameInvalid, FileChanged; as `read_files`."""
         before = position if isinstance(position, FilesPosition) else FilesPosition()
         reader = self.reader
-        arrived = arrivals(self.spec, before.seen)
+        arrived = arrivals(self.spec, before.contents)
         own = [file for file in arrived.new if reader.share.has(file.path)]
         batch = _batch(own, self.spec.max_files_per_run, self._max_bytes)
         left = len(own) - len(batch)
@@ -79,7 +79,7 @@ class ArrivingFiles:
             return None
         contents = {file.path: file.content for file in done}
         if self.reader.share.of == 1:
-            contents = before.seen | contents
+            contents = before.contents | contents
             digests = before.digests | digests
         return FilesPosition(contents, dict(read.rows), read.bad, digests)
 

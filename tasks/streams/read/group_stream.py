@@ -179,9 +179,9 @@ class GroupStream:
         if not own:
             return batch
         after = batch.position if isinstance(batch.position, FilesPosition) else FilesPosition()
-        contents = {file.path: file.content for file in own} | after.seen
+        contents = {file.path: file.content for file in own} | after.contents
         reasons = {file.path: file.why for file in own} | after.put_aside
-        return replace(batch, position=replace(after, seen=contents, put_aside=reasons))
+        return replace(batch, position=replace(after, contents=contents, put_aside=reasons))
 
     def _position(self) -> FilesPosition | KafkaPosition | None:
         if not self._from:
@@ -264,7 +264,7 @@ class GroupStream:
             after="",
             kind=spec.kind,
             counts=dict(self.batch.counts),
-            told=self.batch.summary,
+            summary=self.batch.summary,
             held_by=held_by,
             adds_to=self._from if self._share.of > 1 else None,
         )

@@ -124,7 +124,7 @@ class Schedules:
             FOLLOWS: lambda: (
                 ticks.status.terminal
                 and not ticks.runs
-                and follows.seen.get(TICKS, 0) >= came.get(TICKS, (0, 0.0))[0]
+                and follows.followed.get(TICKS, 0) >= came.get(TICKS, (0, 0.0))[0]
                 and not follows.retries
             ),
             HELD: lambda: (

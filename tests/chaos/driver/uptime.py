@@ -139,7 +139,7 @@ class Observer:
             return
         self._waits.append((begin, time.time() - begin))
         for one in found:
-            if isinstance(one, CoordinatorStatus) and one.seen > max(
+            if isinstance(one, CoordinatorStatus) and one.heard_at > max(
                 self._beats[one.pid][-1:], default=0.0
             ):
-                self._beats[one.pid].append(one.seen)
+                self._beats[one.pid].append(one.heard_at)

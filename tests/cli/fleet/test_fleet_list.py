@@ -88,12 +88,12 @@ def test_a_coordinator_notes_what_it_last_read_and_swept(
 
     one = wait_until(noted, 5, "the coordinator to note its report")
     assert one.swept_at
-    assert one.swept_at <= one.seen
+    assert one.swept_at <= one.heard_at
     (line,) = [line for line in cli("fleet").stdout.splitlines() if "host:1" in line]
     assert line.count(" ago") == 3
     coordinator.heartbeat.leave()
     ProcessRegistry(coordinator.redis, coordinator.keys).note(
-        lambda now: replace(one, seen=now - 3610)
+        lambda now: replace(one, heard_at=now - 3610)
     )
     done = cli("fleet")
     assert "not heard of for 1h00m" in done.stdout
@@ -216,7 +216,7 @@ def test_a_message_has_lain_since_it_was_first_seen_by_any_coordinator_that_is_h
         ("later", 0.0, 20.0),
         ("gone", 60.0, 500.0),
     ):
-        seen = {"seen": at - heard, "oldest_since": {"light": at - since}}
+        seen = {"heard_at": at - heard, "oldest_since": {"light": at - since}}
         one = CoordinatorStatus(id=name, host=name, pid=1, queues=("control",), **seen)  # type: ignore[arg-type]
         registry.note(lambda _, one=one: one)
     for waits, since in ((True, at - 90.0), (False, None)):

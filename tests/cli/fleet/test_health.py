@@ -109,7 +109,9 @@ def test_a_frozen_coordinator_is_named_and_one_that_was_killed_is_not(
 
 
 def runner(pid: int, seen: float, name: str = "") -> RunnerStatus:
-    return RunnerStatus(id=name or str(pid), host="h", pid=pid, worker_pid=1, queues=(), seen=seen)
+    return RunnerStatus(
+        id=name or str(pid), host="h", pid=pid, worker_pid=1, queues=(), heard_at=seen
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_coordinators_that_are_heard_of_are_not_well_where_no_sweep_moves(
 ) -> None:
     settings, keys = Settings(redis_url=redis_server.url), fleet.KEYS
     fleet.ProcessRegistry(client, keys).note(
-        lambda now: CoordinatorStatus(id="c", host=HOST, pid=os.getpid(), queues=(), seen=now)
+        lambda now: CoordinatorStatus(id="c", host=HOST, pid=os.getpid(), queues=(), heard_at=now)
     )
     client.hset(keys.alive, mapping={"at": client.time()[0] - 100, "period": "1"})
     assert (

@@ -74,7 +74,7 @@ def test_list_late_has_the_names_that_are_expected_and_late(
 ) -> None:
     assert (cli("list", "--late").stderr, cli.json("list", "--late")) == ("No job is late.\n", [])
     why = "no run has ended well by 06:00"
-    late = Expected(told={"late: 06:00": Alert(5.0, 6.0, ("ops",))}, texts={"late: 06:00": why})
+    late = Expected(alerts={"late: 06:00": Alert(5.0, 6.0, ("ops",))}, texts={"late: 06:00": why})
     ExpectedJobsStore(client, Keys()).note("export", "", late.to_json(), ())
     (problem,) = cli.json("list", "--late")
     assert (problem["code"], problem["name"], problem["text"]) == ("LATE", "export", why)

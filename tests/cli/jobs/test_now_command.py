@@ -14,11 +14,11 @@ from unstuck.tasks.protocol.processes import ProcessRegistry
 
 
 def fleet_lives(client: redis.Redis) -> None:
-    one = CoordinatorStatus(id="c", host="host", pid=1, seen=0.0, queues=("control",))
-    runner = RunnerStatus(id="r", host="host", pid=2, worker_pid=2, queues=("spark",), seen=0.0)
+    one = CoordinatorStatus(id="c", host="host", pid=1, heard_at=0.0, queues=("control",))
+    runner = RunnerStatus(id="r", host="host", pid=2, worker_pid=2, queues=("spark",), heard_at=0.0)
     for process in (one, runner):
         ProcessRegistry(client, Keys()).note(
-            lambda now, process=process: replace(process, seen=now)
+            lambda now, process=process: replace(process, heard_at=now)
         )
 
 

@@ -367,7 +367,7 @@ def told_by_fleet_why_and_doctor(cli: Cli, why: str) -> None:
 def test_who_listens_on_a_host_that_is_unfit_is_named_by_why() -> None:
     def runner(host: str, **more: Any) -> RunnerStatus:
         return RunnerStatus(
-            id=host, host=host, pid=1, queues=("spark",), seen=100.0, worker_pid=2, **more
+            id=host, host=host, pid=1, queues=("spark",), heard_at=100.0, worker_pid=2, **more
         )
 
     view = FleetView(

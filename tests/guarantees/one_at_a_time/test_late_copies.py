@@ -172,7 +172,13 @@ def test_the_later_statement_says_whether_a_runner_is_idle(
     said: float, idle_since: float | None, idle: bool
 ) -> None:
     one = RunnerStatus(
-        id="r", host="h", pid=1, worker_pid=1, queues=("light",), seen=10.0, idle_since=idle_since
+        id="r",
+        host="h",
+        pid=1,
+        worker_pid=1,
+        queues=("light",),
+        heard_at=10.0,
+        idle_since=idle_since,
     )
     assert idle_runner(one, said, now=12.0) is idle
 

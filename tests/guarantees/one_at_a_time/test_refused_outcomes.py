@@ -68,7 +68,7 @@ def test_a_force_stopped_jobs_worker_that_reports_success_changes_nothing_and_is
 
     assert record(coordinator, job) == before
     (event,) = refused(coordinator, job)
-    assert (event["group"], event["epoch"], event["claimant"], event["said"]) == (
+    assert (event["group"], event["epoch"], event["claimant"], event["reported"]) == (
         "only",
         1,
         "runner1",

@@ -520,7 +520,7 @@ def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     release, *others = libraries
     assert one.runs_on == RunsOn(release, platform.python_version(), *others)
     assert began <= (one.claimed_at or 0.0) <= store.time()[0] + 1
-    assert began <= one.seen <= store.time()[0] + 1
+    assert began <= one.heard_at <= store.time()[0] + 1
     fleet.instruct(store, offer, "CANCEL")
     fleet.outcome(store, offer)
 

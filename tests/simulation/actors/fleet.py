@@ -136,7 +136,7 @@ class Host:
             pid=1,
             worker_pid=1,
             queues=self.queues,
-            seen=now,
+            heard_at=now,
             idle_since=idle,
         )
 

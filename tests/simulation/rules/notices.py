@@ -101,7 +101,7 @@ class Notices:
                         TOLD,
                         f"{job.id}: {event} had the id {self._ended[job.id, event]}, and has {one}",
                     )
-        stands = [key for key, told in job.told.items() if not told.over]
+        stands = [key for key, told in job.alerts.items() if not told.over]
         if right == "finished" and ends and stands:
             yield UNTOLD, f"{job.id} is FINISHED, and nobody is told that {stands} are over"
 
@@ -140,7 +140,7 @@ class Notices:
             lasts["retrying_for"] = now - since
         for word, lasted in lasts.items():
             limit = asked_for(record).get(word)
-            told = next((one for key, one in record.told.items() if key.startswith(word)), None)
+            told = next((one for key, one in record.alerts.items() if key.startswith(word)), None)
             again = told is not None and (not told.over or now - told.at < TOLD_AGAIN_AFTER)
             if (
                 isinstance(limit, float)

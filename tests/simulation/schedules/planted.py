@@ -259,7 +259,7 @@ def notified_problem_is_not_recorded() -> list[Patch]:
         **more: Any,
     ) -> tuple[ScheduleRecord, tuple[str, ...], float | None]:
         changed, notices, due = original(self, before, after, *arguments, **more)
-        return replace(changed, told=after.told), notices, due
+        return replace(changed, alerts=after.alerts), notices, due
 
     return [(ScheduleNotices, "completed", completed)]
 

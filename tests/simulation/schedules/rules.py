@@ -465,7 +465,7 @@ class Rules:
         new = {
             name
             for name, one in self._core.published(record.follows).items()
-            if one[0] > record.seen.get(name, 0)
+            if one[0] > record.followed.get(name, 0)
         }
         all_of = policy.after is not None and policy.after.all_of
         if not record.retries and new and (not all_of or new == set(record.follows)):

@@ -123,7 +123,7 @@ class FaultFree:
                 pid=n,
                 worker_pid=1,
                 queues=("spark",),
-                seen=self.now,
+                heard_at=self.now,
                 idle_since=1.0,
             )
             for n in range(width)

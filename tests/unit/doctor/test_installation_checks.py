@@ -46,14 +46,14 @@ INFO = {
 WELL = ServerFacts(INFO, "everysec", 0.01, 0.01)
 CALM = RecordFacts(0, None, 0, None, 2, -1.0, "j", 0.5, True, ())
 COORDINATOR = CoordinatorStatus(
-    id="c", host="h1", pid=1, queues=("control",), seen=999.0, read_at=990.0, swept_at=999.0
+    id="c", host="h1", pid=1, queues=("control",), heard_at=999.0, read_at=990.0, swept_at=999.0
 )
 RUNNER = RunnerStatus(
     id="r",
     host="h2",
     pid=2,
     queues=("spark",),
-    seen=999.0,
+    heard_at=999.0,
     worker_pid=1,
     claimed_at=850.0,
     taken_at=900.0,

@@ -208,8 +208,8 @@ def test_a_job_that_no_schedule_submits_is_late_since_its_first_deadline_that_wa
 ) -> None:
     told = {"late: 06:00": Alert(2000.0, 2000.0, ()), "late: 05:00": Alert(1000.0, 1000.0, ())}
     over = {name: replace(one, over=3000.0) for name, one in told.items()}
-    states = {name: Expected(told=told).to_json() for name in ("export", "scheduled")}
-    states |= {"well": Expected(told=over).to_json(), "odd": "{"}
+    states = {name: Expected(alerts=told).to_json() for name in ("export", "scheduled")}
+    states |= {"well": Expected(alerts=over).to_json(), "odd": "{"}
     coordinator.redis.hset(coordinator.keys.expected_state, mapping=states)
     coordinator.redis.hset(
         coordinator.keys.schedules, "scheduled", json.dumps({"status": "WAITING"})

@@ -63,7 +63,7 @@ def try_target(
     reply = "; its end: ".join(answers) if sent else "; ".join(answers)
     reply = setting.secrets.clean(reply)
     if as_json:
-        emit({"target": target, "sent": sent, "said": reply})
+        emit({"target": target, "sent": sent, "reply": reply})
     else:
         (stdout if sent else stderr).print(
             Text(one_line(f"{target}: {'' if answers[1:] or sent else 'not sent: '}{reply}")),
@@ -123,7 +123,7 @@ def list_notices(
                 Text(one_line(f"{delivery.notice.kind} {delivery.notice.name}")),
                 str(delivery.tries),
                 clock(delivery.next_at),
-                Text(one_line(delivery.said)),
+                Text(one_line(delivery.reply)),
             )
         stdout.print(shown)
     if sent:
@@ -136,6 +136,6 @@ def list_notices(
                 sent_notice.notice.event,
                 of,
                 str(sent_notice.tries),
-                Text(one_line(sent_notice.said)),
+                Text(one_line(sent_notice.reply)),
             )
         stdout.print(shown)

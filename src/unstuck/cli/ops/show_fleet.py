@@ -129,5 +129,5 @@ def _queues(queues: tuple[QueueView, ...]) -> TextTable:
 
 def _heard(process: ProcessStatus, now: float) -> Text:
     if process.silent:
-        return Text(f"not heard of for {format_duration(now - process.seen)}", "bold red")
-    return Text(ago(process.seen, now))
+        return Text(f"not heard of for {format_duration(now - process.heard_at)}", "bold red")
+    return Text(ago(process.heard_at, now))

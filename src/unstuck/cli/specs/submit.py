@@ -75,7 +75,7 @@ def _show_submitted(client: Client, name: str, submitted: Submitted, as_json: bo
     out = for_people(as_json)
     warn(submitted.warnings)
     fresh = submitted.new and not submitted.retried
-    out.print(f"Submitted {name}: job {submitted.id}" if fresh else f"{submitted.told}.")
+    out.print(f"Submitted {name}: job {submitted.id}" if fresh else f"{submitted.summary}.")
     if submitted.new_warehouse:
         out.print(
             f"  warehouse  {client.settings.warehouse}, which was not there, and was made",

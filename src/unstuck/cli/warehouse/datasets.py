@@ -301,7 +301,7 @@ def _show_history(
 def _remarks_on(name: str, version: DatasetVersion) -> Iterator[str]:
     """Yield what else there is to say of a version of the dataset ``name``."""
     if version.stream is not None:
-        yield f": {version.stream.told or f'its stream is {version.stream.stream}'}"
+        yield f": {version.stream.summary or f'its stream is {version.stream.stream}'}"
     if version.replaced_partitions is not None:
         yield f" replaced {version.replaced_partitions.text()}"
     if version.taken_from:

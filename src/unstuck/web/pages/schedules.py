@@ -105,7 +105,9 @@ def backlog_text(backlog: Backlog | None) -> str:
     """
     if backlog is None:
         return ""
-    sentences = [stream.told(backlog.at) for stream in backlog.streams.values() if stream.arrived]
+    sentences = [
+        stream.describe(backlog.at) for stream in backlog.streams.values() if stream.arrived
+    ]
     return "; ".join(dict.fromkeys(sentences)) or "nothing is unread"
 
 

@@ -108,7 +108,7 @@ def test_a_notice_goes_to_each_of_its_targets_once_and_nothing_of_it_is_left(
     kept = set(fleet.client.keys("*"))
     assert kept <= {KEYS.outbox, KEYS.notices_sent, KEYS.counters}
     assert fleet.client.xlen(KEYS.outbox) == 0
-    assert [(one.to, one.notice.id, one.tries, one.said) for one in fleet.outbox.sent()] == [
+    assert [(one.to, one.notice.id, one.tries, one.reply) for one in fleet.outbox.sent()] == [
         ("team", "n1", 1, "200 OK: thanks"),
         ("ops", "n1", 1, "200 OK: thanks"),
     ]
@@ -326,7 +326,7 @@ def test_a_library_that_never_comes_back_holds_neither_the_thread_of_its_target_
         threads.append(threading.active_count())
         fleet.clock.now += LONGEST_WAIT
     assert threads[0] == threads[2]
-    assert fleet.outbox.waiting()[0].said == "NOT_SENT: the try before this one has not ended"
+    assert fleet.outbox.waiting()[0].reply == "NOT_SENT: the try before this one has not ended"
 
 
 def test_a_fault_in_the_sender_ends_neither_its_loop_nor_the_coordinator(

@@ -596,7 +596,7 @@ def after(
 
 
 def test_a_new_version_of_a_dataset_makes_one_run_and_versions_during_it_one_more() -> None:
-    start = replace(record(after=["a", "b"]), seen={"a": 4})
+    start = replace(record(after=["a", "b"]), followed={"a": 4})
     assert after({"a": (4, T0 - 5)}, 10, start).record.runs == ()
     first = after({"a": (5, T0 + 9.25)}, 10, start)
     (run,) = first.submits(T0 + 10)
@@ -608,8 +608,8 @@ def test_a_new_version_of_a_dataset_makes_one_run_and_versions_during_it_one_mor
     assert decide(going_on, {"j": RunSeen(Status.RUNNING)}, T0 + 40, more).submits(T0 + 40) == []
     second = decide(going_on, {"j": RunSeen(Status.FINISHED, T0 + 50)}, T0 + 50, more)
     assert [one.key("s") for one in second.submits(T0 + 50)] == [key(30)]
-    assert second.record.seen == {"a": 7, "b": 6}
-    assert decide(second.record, {}, T0 + 60, more).record.seen == {"a": 7, "b": 6}
+    assert second.record.followed == {"a": 7, "b": 6}
+    assert decide(second.record, {}, T0 + 60, more).record.followed == {"a": 7, "b": 6}
 
 
 def test_a_schedule_that_follows_all_of_several_datasets_waits_for_each_of_them() -> None:
@@ -667,7 +667,7 @@ def test_a_version_and_what_a_run_left_in_the_same_millisecond_make_two_runs() -
 def test_a_changed_trigger_does_not_keep_the_delay_of_a_version_of_before() -> None:
     waiting = after({"a": (5, T0)}, 10, record(after=["a"], jitter="1d")).record
     policy = json.dumps({"after": ["a", "b"], "jitter": "1d"})
-    changed = replace(waiting, spec='{"other": 1}', policy=policy, seen={"a": 5})
+    changed = replace(waiting, spec='{"other": 1}', policy=policy, followed={"a": 5})
     changed = set_again(waiting, changed, T0 + 20).record
     late = T0 + 3 * 86400
     decided = decide(changed, {}, late, {"b": (6, late)})

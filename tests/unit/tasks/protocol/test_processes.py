@@ -26,7 +26,7 @@ RUNNER = RunnerStatus(
     host="h",
     pid=1,
     queues=("light", "spark"),
-    seen=100.0,
+    heard_at=100.0,
     warehouse=WarehouseSeen("/w", "id1", looked_at=90.0),
     runs_on=RunsOn("0.1.0", "3.11.7"),
     worker_pid=7,
@@ -41,7 +41,7 @@ COORDINATOR = CoordinatorStatus(
     host="h",
     pid=2,
     queues=("control",),
-    seen=101.0,
+    heard_at=101.0,
     swept_at=99.0,
     oldest_since={"light": 40.0},
 )
@@ -66,7 +66,7 @@ def test_a_process_comes_back_as_it_described_itself(
 def test_what_the_reader_finds_out_is_not_written(client: redis.Redis) -> None:
     ProcessRegistry(client, KEYS).note(
         lambda _now: RunnerStatus(
-            id="r", host="h", pid=1, queues=(), seen=1.0, silent=True, worker_pid=2
+            id="r", host="h", pid=1, queues=(), heard_at=1.0, silent=True, worker_pid=2
         )
     )
     assert "silent" not in str(client.hget(KEYS.processes, "r"))
@@ -76,7 +76,7 @@ def test_since_when_it_runs_is_its_last_claim_while_it_runs_something() -> None:
     assert RUNNER.since == 95.0
     assert (
         RunnerStatus(
-            id="r", host="h", pid=1, queues=(), seen=1.0, worker_pid=2, claimed_at=95.0
+            id="r", host="h", pid=1, queues=(), heard_at=1.0, worker_pid=2, claimed_at=95.0
         ).since
         is None
     )

@@ -50,7 +50,7 @@ def test_references_are_resolved_at_any_depth_and_secrets_are_cleaned_out_again(
         == "login ${secret:PW} at db-host-1, true"
     )
     assert secrets.clean_all({"hunter2!": ["hunter2!", 1]}) == {"${secret:PW}": ["${secret:PW}", 1]}
-    assert secrets.given == {"PW": "hunter2!"}
+    assert secrets.values == {"PW": "hunter2!"}
 
 
 @pytest.mark.parametrize("reference", ["${env:NOT_THERE}", "${secret:NOT_THERE}"])
@@ -129,7 +129,7 @@ def test_what_a_variable_holds_is_not_resolved_again_and_a_doubled_dollar_stands
         secrets.resolve("${secret:A} $${secret:B} $$${env:B}")
         == "${secret:B} ${secret:B} $${env:B}"
     )
-    assert secrets.given == {"A": "${secret:B}"}
+    assert secrets.values == {"A": "${secret:B}"}
 
 
 @pytest.mark.parametrize(

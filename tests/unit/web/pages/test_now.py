@@ -42,8 +42,8 @@ ALONE = {"name": "load", "retry": {"max": 0}}
 
 
 def coordinator_lives(client: redis.Redis) -> None:
-    one = CoordinatorStatus(id="c", host="host", pid=1, seen=0.0, queues=("control",))
-    ProcessRegistry(client, Keys()).note(lambda now: replace(one, seen=now))
+    one = CoordinatorStatus(id="c", host="host", pid=1, heard_at=0.0, queues=("control",))
+    ProcessRegistry(client, Keys()).note(lambda now: replace(one, heard_at=now))
 
 
 def lines(browser: TestClient) -> str:
@@ -136,11 +136,11 @@ def test_a_schedule_that_has_missed_its_deadline_is_shown_though_nothing_of_it_f
     record = store.load("nightly")
     assert record is not None
     told = {"late: 06:00": Alert(since=record.made_at, at=record.made_at, to=("ops",))}
-    late = replace(record, told=told)
+    late = replace(record, alerts=told)
     store.commit(ScheduleChange("a", record.commit, late, (), due=record.made_at + 9e9))
     assert "schedule nightly LATE no run has ended well by its deadline" in lines(browser)
     over = replace(
-        late, told={"late: 06:00": replace(told["late: 06:00"], over=record.made_at + 1)}
+        late, alerts={"late: 06:00": replace(told["late: 06:00"], over=record.made_at + 1)}
     )
     store.commit(ScheduleChange("b", "a", over, (), due=record.made_at + 9e9))
     assert "nightly" not in lines(browser)
@@ -187,7 +187,7 @@ def test_a_damaged_record_of_an_expected_job_hides_no_other_and_is_begun_anew(
     cli = Cli(redis_server.url, tmp_path)
     store, at = ExpectedJobsStore(client, Keys()), hand.client.fleet().at
     late = Expected(
-        since=at - 90, told={"late: 06:00": Alert(since=at - 60, at=at - 60, to=("ops",))}
+        since=at - 90, alerts={"late: 06:00": Alert(since=at - 60, at=at - 60, to=("ops",))}
     )
     store.note("export", "", late.to_json(), ())
     client.hset(Keys().expected_state, "damaged", "{")
@@ -366,7 +366,7 @@ def test_a_queue_whose_runners_are_all_at_work_is_told_once_its_work_has_waited(
         pid=1,
         worker_pid=1,
         queues=("light",),
-        seen=fleet.at,
+        heard_at=fleet.at,
         job="j",
         group="g",
     )

@@ -33,7 +33,13 @@ def test_the_files_and_rows_of_a_partition_are_added_up_and_the_last_one_comes_f
 
 def runner(number: int, **more: Any) -> RunnerStatus:
     return RunnerStatus(
-        id=str(number), host="host", pid=number, worker_pid=1, queues=("light",), seen=T0, **more
+        id=str(number),
+        host="host",
+        pid=number,
+        worker_pid=1,
+        queues=("light",),
+        heard_at=T0,
+        **more,
     )
 
 

@@ -23,7 +23,9 @@ UNWELL = replace(WELL, failures=1, last_error=RunFailure("j", AT, AT, "STEP_FAIL
 
 
 def expected(judged: float, **told: Alert) -> Subject:
-    return Subject.of_expected(Expected(judged={"late": judged}, told=told).to_json(), NOTICE.since)
+    return Subject.of_expected(
+        Expected(judged={"late": judged}, alerts=told).to_json(), NOTICE.since
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,19 +35,19 @@ def expected(judged: float, **told: Alert) -> Subject:
         (Subject.of_schedule(WELL), Fate.FORGOTTEN),
         (Subject.of_schedule(RECORD), Fate.OPEN),
         (Subject.of_schedule(UNWELL), Fate.OPEN),
-        (Subject.of_schedule(replace(WELL, told={"late": OPEN})), Fate.OPEN),
+        (Subject.of_schedule(replace(WELL, alerts={"late": OPEN})), Fate.OPEN),
         (
-            Subject.of_schedule(replace(WELL, told={"failed": replace(OPEN, over=AT + 30)})),
+            Subject.of_schedule(replace(WELL, alerts={"failed": replace(OPEN, over=AT + 30)})),
             Fate.ENDED,
         ),
         (
             Subject.of_schedule(
-                replace(WELL, told={"failed": replace(OPEN, at=AT - 99, over=AT - 50)})
+                replace(WELL, alerts={"failed": replace(OPEN, at=AT - 99, over=AT - 50)})
             ),
             Fate.FORGOTTEN,
         ),
         (
-            Subject.of_schedule(replace(WELL, told={"failed": replace(OPEN, to=("team",))})),
+            Subject.of_schedule(replace(WELL, alerts={"failed": replace(OPEN, to=("team",))})),
             Fate.OPEN,
         ),
         (expected(NOTICE.since), Fate.FORGOTTEN),

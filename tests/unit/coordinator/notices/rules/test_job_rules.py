@@ -52,7 +52,7 @@ class Told(Job):
             decision.due,
             usual=lambda: self.usual,
         )
-        state.job = replace(state.job, told=self.last.alerts)
+        state.job = replace(state.job, alerts=self.last.alerts)
         self.notices += self.last.notices
 
     def events(self) -> list[str]:
@@ -214,7 +214,7 @@ def test_a_clock_that_is_set_back_by_a_day_keeps_no_problem_quiet_for_a_day() ->
     yesterday = OpenProblem(
         since=job.now + 86_000, at=job.now + 86_400, to=("ops",), over=job.now + 86_401
     )
-    job.state.job = replace(job.state.job, told={"retrying_for:60": yesterday})
+    job.state.job = replace(job.state.job, alerts={"retrying_for:60": yesterday})
     job.run("a", failure())
     assert job.last.look_at == job.now + 60
     job.now += 60

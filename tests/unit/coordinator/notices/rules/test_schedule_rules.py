@@ -59,7 +59,9 @@ class Telling(Play):
             before, same.record, same.events, same.due, now, backlog=self.backlog
         )
         self.notices += [Notice.from_json(text) for text in notices]
-        self.record = replace(before, told=after.told)  # decided once more, and submitted, below
+        self.record = replace(
+            before, alerts=after.alerts
+        )  # decided once more, and submitted, below
         decision = super().at(seconds)
         self.due = due
         return decision
@@ -368,7 +370,7 @@ def test_the_rules_of_the_fleet_hold_for_the_schedules_whose_names_fit() -> None
     none = Telling([])
     none.at(60)
     none.fails(61)
-    assert (none.notices, none.record.told) == ([], {})
+    assert (none.notices, none.record.alerts) == ([], {})
 
 
 BERLIN = ZoneInfo("Europe/Berlin")

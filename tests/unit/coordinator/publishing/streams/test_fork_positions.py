@@ -52,13 +52,13 @@ def test_the_position_is_the_one_before_and_what_each_member_has_read_also_on_ev
     assert made is not None
     whole = read_position(files, made.path)
     assert isinstance(whole, FilesPosition)
-    assert sorted(whole.seen) == ["/in/a", "/in/b", "/in/c", "/in/d", "/in/old"]
+    assert sorted(whole.contents) == ["/in/a", "/in/b", "/in/c", "/in/d", "/in/old"]
     assert (sorted(whole.read), whole.put_aside) == (
         ["/in/a", "/in/b", "/in/c"],
         {"/in/d": "broken"},
     )
     assert (made.after, made.adds_to, made.counts) == (BEFORE, None, {"looked": 9, "files": 3})
-    assert made.told == "read by 2 members of a fork: looked 9, files 3"
+    assert made.summary == "read by 2 members of a fork: looked 9, files 3"
     assert (files.size(made.path), whole_checkpoint(files, "loads", parts)) == (made.bytes, made)
     assert whole_checkpoint(files, "loads", parts[:1]) != made, (
         "another set of members is another position"
@@ -94,7 +94,7 @@ def test_members_that_read_something_else_beside_the_same_first_one_make_another
     before, after = (read_position(files, one.path) for one in (made, remade))
     assert isinstance(before, FilesPosition)
     assert isinstance(after, FilesPosition)
-    assert (len(before.seen), len(after.seen)) == (3, 4)
+    assert (len(before.contents), len(after.contents)) == (3, 4)
 
 
 def test_a_stream_that_begins_adds_to_nothing_and_a_position_that_is_whole_stays(
@@ -104,7 +104,7 @@ def test_a_stream_that_begins_adds_to_nothing_and_a_position_that_is_whole_stays
     assert made is not None
     found = read_position(files, made.path)
     assert isinstance(found, FilesPosition)
-    assert sorted(found.seen) == ["/in/a"]
+    assert sorted(found.contents) == ["/in/a"]
     alone = replace(made, adds_to=None)
     assert whole_checkpoint(files, "loads", [alone]) is alone
     assert whole_checkpoint(files, "loads", []) is None

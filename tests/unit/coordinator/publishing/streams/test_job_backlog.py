@@ -56,7 +56,7 @@ def test_a_backlog_is_told_by_partition() -> None:
         Look(new=30, looked=3, lag={0: 10, 1: 0, 2: 20}, next={0: 5, 1: 7, 2: 0})
     ).streams.values()
     assert (
-        stream.told(1060.0)
+        stream.describe(1060.0)
         == "30 unread offsets, partition 0: 10, partition 2: 20, the oldest for 1m00s"
     )
     assert (

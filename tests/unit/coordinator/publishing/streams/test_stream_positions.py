@@ -325,11 +325,11 @@ class Landing:
             read = read_position(self.loads.files, after)
             assert isinstance(read, FilesPosition)
             before = read
-        new = {file.path: file.content for file in arrivals(self.stream, before.seen).new}
+        new = {file.path: file.content for file in arrivals(self.stream, before.contents).new}
         path = f"_staging/{job}/load/1-n-c/events.position"
-        position = FilesPosition({**before.seen, **new}, dict.fromkeys(new, 3))
+        position = FilesPosition({**before.contents, **new}, dict.fromkeys(new, 3))
         size = write_position(self.loads.files, path, position)
-        counts = {"looked": len(position.seen), "files": len(new)}
+        counts = {"looked": len(position.contents), "files": len(new)}
         checkpoint = Checkpoint(path, size, str(self.folder), 1, after, "files", counts)
         if states:
             state, *before = map(state_of, states)
@@ -431,7 +431,7 @@ def test_a_file_that_is_skipped_counts_as_read_and_the_history_says_who_skipped_
     assert skip_file(warehouse, "loads", f"{landing.folder}/bad.json", by="bob@host") == replace(
         done, new=False
     )
-    assert arrivals(landing.stream, landing.position.seen).new == []
+    assert arrivals(landing.stream, landing.position.contents).new == []
     (newest,) = warehouse.history("loads", 1)
     assert (newest.job_name, newest.params) == (
         "skip of a file by anna@host",
@@ -447,7 +447,7 @@ def test_a_file_that_is_skipped_counts_as_read_and_the_history_says_who_skipped_
     )
     (landing.folder / "bad.json").write_text("{}")
     with pytest.raises(FileChanged):
-        arrivals(landing.stream, landing.position.seen)
+        arrivals(landing.stream, landing.position.contents)
 
 
 def test_a_skip_goes_on_from_what_a_job_publishes_meanwhile(landing: Landing) -> None:
@@ -463,7 +463,7 @@ def test_a_skip_goes_on_from_what_a_job_publishes_meanwhile(landing: Landing) ->
 
     with armed(Once(publish, [Point.BEFORE_ENTRY], 0)):
         assert skip_file(landing.loads.warehouse, "loads", "bad.json", by="anna").version == 3
-    assert sorted(Path(path).name for path in landing.position.seen) == [
+    assert sorted(Path(path).name for path in landing.position.contents) == [
         "a.json",
         "bad.json",
         "c.json",

@@ -99,7 +99,7 @@ def test_each_new_file_is_read_by_one_member_of_a_fork_whenever_the_members_look
         (tmp_path / "in" / f"{n}.txt").write_text(str(n))
     first.append(member(2))
     shares = [one.position for one in first if isinstance(one.position, FilesPosition)]
-    assert [len(one.seen) for one in shares] == [one.counts["files"] for one in first], (
+    assert [len(one.contents) for one in shares] == [one.counts["files"] for one in first], (
         "its own alone"
     )
     whole = joined(None, shares)
@@ -110,7 +110,7 @@ def test_each_new_file_is_read_by_one_member_of_a_fork_whenever_the_members_look
     assert "of other members of the fork" in first[0].summary
     after = joined(whole, [one.position for one in second if one.position is not None])
     assert isinstance(after, FilesPosition)
-    assert (len(after.seen), sum(len(one.seen) for one in shares) < 50) == (50, True)
+    assert (len(after.contents), sum(len(one.contents) for one in shares) < 50) == (50, True)
     of = 2  # a later job may have another number of members
     assert [member(n, after).position for n in range(of)] == [None, None]
 
@@ -172,7 +172,7 @@ def test_a_file_that_vanishes_before_it_is_read_is_neither_read_nor_put_aside(
     )
     position = taken.position
     assert isinstance(position, FilesPosition)
-    assert sorted(Path(path).name for path in position.seen) == ["997.txt", "999.txt"]
+    assert sorted(Path(path).name for path in position.contents) == ["997.txt", "999.txt"]
     assert [Path(path).name for path in position.put_aside] == ["997.txt"]
     assert {
         name: taken.counts[name] for name in ("files", "put_aside", "unsettled")

@@ -39,8 +39,8 @@ class Numbers:
 
     def take(self, position: FilesPosition | KafkaPosition | None) -> StreamBatch:
         before = position if isinstance(position, FilesPosition) else FilesPosition()
-        new = {f"/in/{n}": "1 v" for n in range(self.arrived) if f"/in/{n}" not in before.seen}
-        after = FilesPosition({**before.seen, **new}, dict.fromkeys(new, None)) if new else None
+        new = {f"/in/{n}": "1 v" for n in range(self.arrived) if f"/in/{n}" not in before.contents}
+        after = FilesPosition({**before.contents, **new}, dict.fromkeys(new, None)) if new else None
         return StreamBatch([*new], after, {"files": len(new)}, f"{len(new)} files")
 
 
@@ -103,7 +103,7 @@ def test_an_attempt_goes_on_from_the_published_position_and_says_from_which(
     assert second.after == first.path
     position = read_position(attempts.files, second.path)
     assert isinstance(position, FilesPosition)
-    assert (sorted(position.seen), [*position.read]) == (["/in/0", "/in/1", "/in/2"], ["/in/2"])
+    assert (sorted(position.contents), [*position.read]) == (["/in/0", "/in/1", "/in/2"], ["/in/2"])
     again = attempts.load(3, loads=first)
     assert read_position(attempts.files, again.path) == position, (
         "a dead attempt has changed nothing"
