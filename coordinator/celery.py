@@ -1,8 +1,7 @@
-"""The Celery app of the coordinator: ``celery -A unstuck.coordinator worker -P threads``, and ``…
-beat``.
+"""The Celery app of the coordinator: ``celery -A unstuck.coordinator worker -P threads``.
 
-Its worker consumes the ``control`` queue (sweeps, submits, commands) and carries the report
-consumer as a bootstep.
+Its worker consumes the ``control`` queue (sweeps, submits, commands) and runs the report consumer
+as a bootstep. ``celery -A unstuck.coordinator beat`` uses the same app.
 """
 
 from __future__ import annotations
@@ -145,8 +144,9 @@ def _keep_refused(
 
 
 def _task(name: str, names: Sequence[str], act: Callable[..., Any]) -> None:
-    """``unstuck.submit`` …, for apps that have nothing of ours installed. At most once: Celery may
-    lose the message.
+    """Register a task such as ``unstuck.submit``, for apps that do not install Unstuck.
+
+    A task runs at most once, because Celery may lose its message.
 
     Args:
         names: of its arguments. Its result, for the log of the coordinator, is the id of the job,

@@ -210,9 +210,7 @@ COMMANDS: dict[TargetKind, dict[str, Command]] = {target: {} for target in Targe
 
 
 def documented(*commands: Command) -> Callable[[type[T]], type[T]]:
-    """Give the methods of a class that carry out ``commands`` the help of these, where they have no
-    docstring of their own.
-    """
+    """Copy the help of ``commands`` to their methods in a class that have no docstring."""
 
     def document(holder: type[T]) -> type[T]:
         for command in commands:

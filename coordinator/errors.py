@@ -1,6 +1,4 @@
-"""The errors that the coordinator raises for callers, one sentence each; ``SpecError`` is in
-``spec/problems.py``.
-"""
+"""The errors that the coordinator raises for callers; ``SpecError`` is in ``spec/problems.py``."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ class ConditionError(UnstuckError):
 
 
 class NoSuchJob(UnstuckError):
-    """No job with this id is in the store (it was never submitted here, or its retention is
-    over).
-    """
+    """No job with this id is in the store: it was not submitted here, or its retention is over."""
 
     code = "NO_SUCH_JOB"
 
@@ -132,9 +128,7 @@ class Unreachable(UnstuckError):
 
 
 class BadRequest(UnstuckError):
-    """The command makes no sense here: a value that cannot be read, a setting that is wrong, a
-    missing part.
-    """
+    """The command is invalid: an unreadable value, a wrong setting, or a missing part."""
 
     code = "BAD_REQUEST"
 

@@ -1,6 +1,4 @@
-"""Find the Redis of the local fleet of this folder: where `unstuck up` writes its address, and who
-reads it.
-"""
+"""Finds the Redis of the local fleet of this folder, whose address `unstuck up` writes."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ def address_file(home: Path) -> Path:
 
 
 def address_of(home: Path) -> str | None:
-    """The address of the fleet that was started in ``home`` and has not ended in good order, or
-    None.
-    """
+    """Return the address of the fleet that runs, or crashed, in ``home``; else None."""
     try:
         return address_file(home).read_text().strip() or None
     except OSError:

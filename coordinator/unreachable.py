@@ -1,6 +1,4 @@
-"""The sentence for every error of Redis, and the boundary at which a caller of the client meets
-it.
-"""
+"""The sentence for every error of Redis, and the boundary at which callers get it."""
 
 from __future__ import annotations
 
@@ -64,8 +62,9 @@ _ANSWERS = (
 
 
 def unreachable(url: str, error: redis.RedisError, otherwise: str = "") -> Unreachable:
-    """The sentence for an error of the Redis at ``url``; ``otherwise``: what to do if it does not
-    answer.
+    """Return the error for an error of the Redis at ``url``.
+
+    ``otherwise``: the advice if it does not answer.
     """
     place = f"The Redis at {without_password(url)}"
     # A script adds its digest and line.
@@ -98,8 +97,7 @@ def _advice(url: str) -> str:
 
 @contextmanager
 def answering(url: str, otherwise: str = "") -> Iterator[redis.Redis]:
-    """A connection to the Redis at ``url``, closed at the end, for who answers within five seconds
-    whatever Redis does.
+    """Connect to the Redis at ``url`` for a block, with answers or an error within five seconds.
 
     Args:
         otherwise: the advice if Redis does not answer, instead of the usual.
@@ -127,11 +125,10 @@ def _told(url: str) -> Iterator[None]:
 
 
 def in_sentences(room: T, url: str) -> T:
-    """``room``, whose public methods raise `Unreachable` from now on where the Redis at ``url``
-    answers with an error.
+    """Make the public methods of ``room`` raise `Unreachable` for errors of the Redis at ``url``.
 
-    Of this object alone: inside, the coordinator tells an outage from a refusal by the errors of
-    redis-py.
+    This holds for this object alone: inside, the coordinator tells an outage from a refusal by the
+    errors of redis-py.
     """
     for name, method in inspect.getmembers(room, inspect.ismethod):
         if not name.startswith("_"):

@@ -1,5 +1,4 @@
-"""The ``alter`` command: it changes values in the spec of a job that has begun, all of them or none
-(pure).
+"""The ``alter`` command: it changes values in the spec of a started job, all or none (pure).
 
 Policy (timeouts, retries, limits, priority, notify, queues, pools) may change while a job runs;
 code, parameters and Spark conf only while it is PAUSED, HALTED or RETRYING; its shape never. Groups
@@ -194,9 +193,7 @@ def _of_the_shape(path: str) -> str:
 
 
 def _queued_on(state: JobState, path: str) -> str:
-    """A group whose queue or pool ``path`` changes while it has an attempt; empty if there is
-    none.
-    """
+    """Return an active group whose queue or pool ``path`` changes; empty if there is none."""
     _, name, *_ = f"{path}.".split(".")
     for group_id in state.active:
         group = split_member(group_id)[0]

@@ -1,5 +1,4 @@
-"""How a command gets onto a job's record: it is judged by the record as it stands, and written by
-compare-and-set.
+"""Judges a command by the current record of its job, and writes it by compare-and-set.
 
 If another commit came in between, the command is judged again (docs/decisions/0006).
 """
@@ -32,7 +31,8 @@ class CommandApplier:
         clock: Callable[[], float],
         sleep: Callable[[float], None],
     ) -> None:
-        """
+        """Create the object.
+
         Args:
             ids: mints fresh random words; one becomes the command's id, for all tries.
             clock: monotonic seconds.

@@ -1,6 +1,4 @@
-"""The commands for one group, ``skip`` and ``rerun``: when each is legal, and what it writes on the
-record. Pure.
-"""
+"""The commands for one group, ``skip`` and ``rerun``: their legal states and their writes. Pure."""
 
 from __future__ import annotations
 

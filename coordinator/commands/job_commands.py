@@ -1,5 +1,4 @@
-"""The commands for a whole job: what each does to the intent, and in which states it is legal
-(pure).
+"""The commands for a whole job: their effect on the intent, and their legal states. Pure.
 
 Only commands write the intent. A repeated command changes nothing, a stronger command overrides a
 weaker one, and a refused command says in which state it was refused and what to do instead.

@@ -10,8 +10,9 @@ from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatu
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """One queue: how many messages wait in the broker, and how many runners listen (of ``control``:
-    coordinators).
+    """One queue: its waiting messages in the broker, and its listening runners.
+
+    The listeners of ``control`` are coordinators.
 
     Attributes:
         oldest_since: since when its oldest message has lain there, as far as a coordinator that is
@@ -26,9 +27,7 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class StalledView:
-    """A worker or coordinator (``host:pid``) that found at ``at`` that it received nothing more,
-    and ended itself.
-    """
+    """A worker or coordinator (``host:pid``) that received nothing at ``at``, and ended itself."""
 
     worker: str
     at: Time

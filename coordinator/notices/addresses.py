@@ -1,7 +1,7 @@
-"""Which hosts notices may be sent to, and connections that keep to it.
+"""Restricts the hosts to which notices may be sent.
 
-The address is checked that the connection goes to, so a name that resolves to another address later
-passes no check.
+The address of the connection itself is checked, so a name that resolves to another address later is
+rejected.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ METADATA = (
 
 
 class NotAllowed(OSError):
-    """No notice may be sent to this address."""
+    """Notices must not be sent to this address."""
 
 
 class Allowed:
-    """The hosts and networks of ``allow:``; without it, all but those of one link and the metadata
-    of clouds.
+    """The hosts and networks of ``allow:``; by default all but link-local and cloud metadata ones.
 
-    The operator of the fleet writes targets, and a spec never does. So an address inside the
+    The operator of the fleet writes the targets, and a spec never does. So an address inside the
     company is usual.
     """
 
     def __init__(self, entries: Sequence[str] | None = None) -> None:
-        """``entries``: networks, and host names, in which ``*`` stands for anything."""
+        """Parse ``entries``: networks, and host names in which ``*`` matches anything."""
         self._open = entries is None
         self._names: list[str] = []
         self._networks = []
@@ -44,11 +43,11 @@ class Allowed:
                 self._names.append(entry.lower())
 
     def names(self, host: str) -> bool:
-        """Whether ``host`` is allowed by its name, whatever address it has."""
+        """Return whether ``host`` is allowed by its name, whatever its address is."""
         return any(fnmatchcase(host.lower(), name) for name in self._names)
 
     def may_be_allowed(self, host: str) -> bool:
-        """Whether some address that ``host`` may have is allowed."""
+        """Return whether an address that ``host`` may have is allowed."""
         try:
             ip_address(host)
         except ValueError:
@@ -56,13 +55,14 @@ class Allowed:
         return False
 
     def check_host(self, host: str) -> None:
-        """Of an address that somebody else resolves. Raises: NotAllowed."""
+        """Check a host that another program resolves. Raises: NotAllowed."""
         if not (self._open or self.names(host)):
             self.check(host, host)
 
     def check(self, host: str, address: str) -> None:
-        """Raises: NotAllowed: ``host`` is not allowed, and ``address``, which it has, is in no
-        network that is.
+        """Check a host and its address.
+
+        Raises: NotAllowed: neither ``host`` nor a network of ``address`` is allowed.
         """
         if self.names(host):
             return
@@ -90,10 +90,10 @@ def _is_local_to_the_machine(ip: IPv4Address | IPv6Address) -> bool:
 
 
 class Connecting:
-    """A time within which all is over: connecting, and what is read and written on the socket.
+    """A deadline for a whole exchange: connecting, and all reads and writes on the socket.
 
-    A socket alone counts each read anew, so a receiver that answers a byte at a time would hold it
-    for ever.
+    The timeout of a socket restarts with each read, so a receiver that sends one byte at a time
+    would hold it for ever.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -114,9 +114,7 @@ class Connecting:
         return time.monotonic() >= self._ends
 
     def connect(self, host: str, port: int, allowed: Allowed | None) -> socket.socket:
-        """A connection to the first address of ``host`` that answers. Raises: OSError,
-        NotAllowed.
-        """
+        """Connect to the first address of ``host`` that answers. Raises: OSError, NotAllowed."""
         failed: OSError = OSError(f"{host} has no address")
         for family, kind, protocol, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM

@@ -1,6 +1,4 @@
-"""Targets that a spec names and no coordinator knows: a warning, since the setting that names them
-may come later.
-"""
+"""Warns of targets that a spec names and no coordinator knows; the setting may come later."""
 
 from __future__ import annotations
 
@@ -16,9 +14,9 @@ from unstuck.tasks.protocol.processes import ProcessRegistry
 def unknown_targets(
     rules: Sequence[NotifyRule], registry: ProcessRegistry
 ) -> Iterator[SpecProblem]:
-    """Find them in ``notify:`` of a spec.
+    """Return warnings for the unknown targets in ``notify:`` of a spec.
 
-    Nothing is found while no coordinator is heard of, or Redis is away.
+    There are none while no coordinator is heard of, or Redis is away.
     """
     try:
         targets = registry.targets() if rules else None

@@ -1,4 +1,4 @@
-"""A notice as its receivers read it: its title, its text, and the link to the page."""
+"""The message for the receivers of a notice: its title, its text, and the link to the page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOT_WELL = ("FAILED", "CANCELED", "STOPPED", "REMOVED")
 
 
 def message_of(notice: Notice, page: str, now: float) -> Message:
-    """``page``: its address, or empty. ``now``: Unix seconds."""
+    """Return the message of a notice. ``page``: its address, or empty. ``now``: Unix seconds."""
     title = f"{notice.kind} {notice.name} {HAPPENED.get(notice.event, notice.event)}"
     if notice.event == "recovered" and notice.status in NOT_WELL:
         # A schedule has no status CANCELED: only its backfill can be canceled.
@@ -54,9 +54,7 @@ def digest_of(notices: Sequence[Notice], page: str, now: float) -> Message:
 
 
 def _unicode(text: str) -> str:
-    """``text`` without halves of surrogate pairs, which errors of user code may hold and no mail
-    can.
-    """
+    """Return ``text`` without lone surrogates, which errors may contain and mail does not allow."""
     return text.encode(errors="replace").decode()
 
 

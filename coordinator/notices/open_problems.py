@@ -1,9 +1,7 @@
-"""The problems that targets were notified of, kept in the warehouse: a rollback of Redis forgets
-them otherwise.
+"""Keeps notified problems in the warehouse, because a rollback of Redis forgets them.
 
 A file is written before the first notice of a problem is sent, and removed after the notice of its
-end. A problem that has a file and that Redis does not know any more gets the notice of its end from
-here.
+end. If a problem has a file and Redis has lost it, the notice of its end is sent from here.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ class OpenProblem:
 class OpenProblems:
     """The files of one fleet.
 
-    Whatever is wrong with the warehouse is logged, and stops no notice.
+    Errors of the warehouse are logged, and stop no notice.
     """
 
     def __init__(self, settings: Settings, breaker: CircuitBreaker | None = None) -> None:
@@ -58,9 +56,7 @@ class OpenProblems:
         self._folder = f"{FOLDER}/{_digest(fleet)}"
 
     def note(self, target: str, notice: Notice) -> None:
-        """Note that ``target`` is notified of a problem whose end it asked for; anything else is
-        left out.
-        """
+        """Note a problem of which ``target`` is notified, if it requested the end."""
         if target in notice.ends:
             text = json.dumps({"target": target, "notice": json.loads(notice.to_json())})
             path = self._path(target, notice.problem)
@@ -96,9 +92,7 @@ class OpenProblems:
         return f"{self._folder}/{_digest(f'{target} {problem}')}.json"
 
     def _call(self, function: Callable[[Warehouse], T], otherwise: T) -> T:
-        """Call the warehouse, if there is one: none is made here, such as in the folder of an
-        absent mount.
-        """
+        """Call the warehouse if it exists. Never create one: its mount may be absent."""
         place = Warehouse(self._uri)
 
         def call() -> T:
@@ -114,9 +108,7 @@ class OpenProblems:
 
 
 class ForgottenProblems:
-    """Sends the end of problems that Redis has forgotten. Each coordinator may: the ids are
-    equal.
-    """
+    """Sends the end of problems that Redis has forgotten. A repeat has the same ids."""
 
     def __init__(
         self,
@@ -128,7 +120,8 @@ class ForgottenProblems:
         retention: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """
+        """Create the object.
+
         Args:
             retention: seconds after which a job leaves the store, whether or not its problem has
                 ended.
@@ -175,8 +168,9 @@ class ForgottenProblems:
             self._problems.forget(problem.target, problem.notice.problem)
 
     def _subject(self, notice: Notice) -> Subject | None:
-        """Return what Redis knows of the subject of a problem. Raises: redis.RedisError, Damaged,
-        NewerJob.
+        """Return what Redis knows of the subject of a problem.
+
+        Raises: redis.RedisError, Damaged, NewerJob.
         """
         kind, _, name = notice.problem.partition(":")
         if kind == "schedule":

@@ -1,9 +1,8 @@
-"""The outbox in Redis: notices are written with what they tell, wait per target, and are sent, or
-become dead letters.
+"""The outbox in Redis: a commit writes notices, which wait per target until they are sent.
 
-Notices of one problem are sent to a target in their order; those of other problems do not wait for
-them. One sender of the fleet at a time sends to a target, so nothing is sent twice unless a sender
-died or froze.
+A target gets the notices of one problem in order; those of other problems do not wait for them. One
+sender of the fleet at a time sends to a target, so nothing is sent twice unless a sender died or
+froze. A notice that cannot be sent becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ class TryEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TakenNotice:
-    """A notice that this sender is to send now, and the others that it sends in one digest.
+    """A notice to send now, and the others of its digest.
 
-    ``tries``: how often it failed; ``failed``: the target in a row.
+    ``tries``: how often it failed; ``failed``: failures of the target in a row.
     """
 
     target: str
@@ -53,7 +52,7 @@ class TakenNotice:
 
     @property
     def notice(self) -> Notice:
-        """Raises: ValueError: another release wrote it."""
+        """Return the notice. Raises: ValueError: another release wrote it."""
         return Notice.from_json(self.text)
 
 
@@ -81,13 +80,13 @@ class Sent:
 
 
 class Notices:
-    """The notices of one Redis, read. ``client`` must decode responses."""
+    """Reads the notices of one Redis. ``client`` must decode responses."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis, self._keys = client, keys
 
     def waiting(self, most: int = 1000) -> list[Waiting]:
-        """The notices that wait, the longest first, and of each target at most so many."""
+        """Return the waiting notices, oldest first, and at most ``most`` for each target."""
         notices = []
         for target in cast(list[str], self._redis.zrange(self._keys.notices_due, 0, -1)):
             state = json.loads(
@@ -114,7 +113,7 @@ class Notices:
         return sorted(notices, key=lambda queued: queued.since)
 
     def sent(self, most: int = 100) -> list[Sent]:
-        """The notices that were sent, the newest first."""
+        """Return the sent notices, newest first."""
         entries = cast(
             list[tuple[str, Mapping[str, str]]],
             self._redis.xrevrange(self._keys.notices_sent, count=most),
@@ -132,7 +131,7 @@ class Outbox(Notices):
     def __init__(
         self, client: redis.Redis, keys: Keys, clock: Callable[[], float] | None = None
     ) -> None:
-        """``clock``: Unix seconds; by default, those of Redis."""
+        """Create the outbox. ``clock``: Unix seconds; by default, those of Redis."""
         super().__init__(client, keys)
         self._clock = clock or self._redis_time
         self._scripts = {
@@ -145,17 +144,17 @@ class Outbox(Notices):
         return float(seconds + micros / 1e6)
 
     def add(self, notice: Notice) -> None:
-        """Put a notice into the outbox that no commit has written."""
+        """Put a notice into the outbox without a commit."""
         self._redis.xadd(self._keys.outbox, {"notice": notice.to_json()})
 
     def await_new(self, seconds: float) -> None:
-        """Wait until a notice stands in the outbox, ``seconds`` at most."""
+        """Wait until the outbox has a notice, for at most ``seconds``."""
         self._redis.xread({self._keys.outbox: "0"}, count=1, block=max(1, round(seconds * 1000)))
 
     def spread(self) -> list[str]:
         """Move new notices into the queues of their targets.
 
-        Returns the targets for which one is to be sent now.
+        Return the targets to which a notice is to be sent now.
         """
         while True:
             moved, *due = self._scripts["spread"](
@@ -165,8 +164,7 @@ class Outbox(Notices):
                 return cast(list[str], due)
 
     def take(self, target: str, sender: str, hold: float, most: int = 1) -> TakenNotice | None:
-        """The next notice for ``target``, which no other sender takes for ``hold`` seconds; None:
-        none is to be sent.
+        """Take the next notice for ``target`` for ``hold`` seconds; None if none is due.
 
         Args:
             sender: a word of its own for each call, so that what is noted late changes nothing
@@ -203,8 +201,7 @@ class Outbox(Notices):
         rest: float = 0.0,
         crowded_at: int = 0,
     ) -> TryEnd:
-        """Note what became of a notice and its digest: ``sent``, ``failed`` or ``dead``.
-        Idempotent.
+        """Record the result of a try: ``sent``, ``failed`` or ``dead``. Idempotent.
 
         Args:
             wait: seconds until it is tried again, ``rest``: until anything is sent to its target.
@@ -234,7 +231,7 @@ class Outbox(Notices):
 
 
 def _read(text: str) -> Notice | None:
-    """The notice, unless another release wrote it, which has fields that this one cannot read."""
+    """Return the notice; None if another release wrote it with unknown fields."""
     try:
         return Notice.from_json(text)
     except ValueError:

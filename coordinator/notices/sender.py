@@ -1,8 +1,7 @@
-"""Sends notices: a thread per target, so that one that hangs or is slow holds up no decision and no
-other target.
+"""Sends notices in one thread per target, so that a target that hangs delays nothing else.
 
-A notice is sent at least once, with its id. It is tried for an hour; then it becomes a dead letter
-with its reason.
+A notice is sent at least once, with its id. After an hour of tries it becomes a dead letter with
+its reason.
 """
 
 from __future__ import annotations
@@ -45,9 +44,7 @@ LAST_SENDING = 4.0  # seconds for what is being sent when the coordinator stops
 
 
 class Sender:
-    """The sender of one coordinator. ``clock``: Unix seconds, which receivers get as the time of a
-    sending.
-    """
+    """The sender of one coordinator. ``clock``: Unix seconds, sent to receivers as the time."""
 
     def __init__(
         self,
@@ -60,7 +57,8 @@ class Sender:
         problems: OpenProblems | None = None,
         forgotten: ForgottenProblems | None = None,
     ) -> None:
-        """
+        """Create the sender.
+
         Args:
             known_elsewhere: targets that other coordinators know, which are left to them.
             problems: notes which problems were sent; None: nobody does.
@@ -83,9 +81,9 @@ class Sender:
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """Send until ``stopping`` is set, and let what is being sent end.
+        """Send until ``stopping`` is set, and let active sends end.
 
-        Whatever is wrong here stops no decision.
+        Errors here stop no decision.
         """
         failures = 0
         while not self.stopping.is_set():
@@ -107,7 +105,7 @@ class Sender:
     def _log_trouble(self, what: str, error: Exception, failures: int = 1) -> None:
         """Log once that the store is away, which the reconciler logs too.
 
-        Anything else is a fault of ours.
+        Any other error is a bug.
         """
         if not unavailable(error):
             log.error("%s, and are tried again: %s", what, error, exc_info=error)
@@ -115,9 +113,7 @@ class Sender:
             log.warning("%s: the store is away: %s", what, error)
 
     def look(self) -> None:
-        """Spread what is new, and wake the thread of each target to which something is to be sent
-        now.
-        """
+        """Spread new notices, and wake the threads of targets with a due notice."""
         unknown = []
         for target in self._outbox.spread():
             if target in self._setting.targets:
@@ -131,9 +127,7 @@ class Sender:
                     self._refuse(target)
 
     def send_next(self, target: str) -> TryEnd | None:
-        """Send the next notice for ``target``; None: none is to be sent now. Raises:
-        redis.RedisError.
-        """
+        """Send the next notice for ``target``; None if none is due. Raises: redis.RedisError."""
         sender = self._mint()
         channel = self._setting.targets[target]
         most = MAX_DIGEST if channel.for_people else 1
@@ -180,9 +174,7 @@ class Sender:
         return ended
 
     def _try(self, target: str, notices: Sequence[Notice]) -> tuple[str, str, float]:
-        """The outcome, what is to be said of it, and for how long the receiver asked to be left
-        alone.
-        """
+        """Return the outcome, its description, and the seconds of a Retry-After."""
         try:
             detail = self._send(target, self._message(notices))
         except SendFailed as error:
@@ -197,8 +189,7 @@ class Sender:
         return digest_of(notices, page, now) if notices[1:] else message_of(notices[0], page, now)
 
     def _send(self, target: str, message: Message) -> str:
-        """Send in a thread, which is left behind when it has not ended in its time: to find an
-        address may take longer.
+        """Send in a thread, which is abandoned at the timeout: resolving a name may take longer.
 
         Raises: SendFailed, and what a library raises.
         """
@@ -225,7 +216,7 @@ class Sender:
     def _record(
         self, taken: TakenNotice, sender: str, outcome: str, detail: str, again: float, rest: float
     ) -> TryEnd:
-        """Note the outcome, however long the store is away: what is not noted is sent once more."""
+        """Record the outcome, however long the store is away. Else it is sent again."""
         away = 0
         crowded_at = CROWDED_AT if self._setting.targets[taken.target].for_people else 0
         while True:
@@ -240,7 +231,7 @@ class Sender:
                 self.stopping.wait(random_wait(AWAY_WAIT, away, self._uniform))
 
     def _refuse(self, target: str) -> None:
-        """Make dead letters of what is for a target that no coordinator knows."""
+        """Make dead letters of the notices for a target that no coordinator knows."""
         sender = self._mint()
         while (taken := self._outbox.take(target, sender, MARGIN)) is not None:
             why = f"UNKNOWN_TARGET: {self._setting.unknown(target)}"
@@ -249,7 +240,7 @@ class Sender:
             log.error("the notice %s is a dead letter now: %s", taken.id, why)
 
     def _thread(self, target: str) -> threading.Event:
-        """The event that wakes the thread of ``target``, which is started the first time."""
+        """Return the event that wakes the thread of ``target``; start the thread if needed."""
         event = self._wake.get(target)
         if event is None:
             event = self._wake[target] = threading.Event()

@@ -1,9 +1,7 @@
-"""``UNSTUCK_NOTIFY``: where the targets of notices are, with their secrets, and whom the whole
-fleet tells.
+"""``UNSTUCK_NOTIFY``: the targets of notices, with their secrets, and the rules of the fleet.
 
-Only coordinators need the setting, and a person who tries a target. No text of an error or of a log
-holds what a target
-is set to: addresses of many services are secrets.
+Coordinators need it, and users who test a target. No error or log contains the value of a target,
+because the addresses of many services are secrets.
 """
 
 from __future__ import annotations
@@ -78,7 +76,7 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
 
 @dataclass(frozen=True, slots=True)
 class NotifySetting:
-    """The setting, as it was read. ``secrets``: takes what is secret in it out of a text."""
+    """The parsed setting. ``secrets`` removes its secrets from a text."""
 
     targets: Mapping[str, NoticeChannel] = field(default_factory=dict)
     rules: tuple[FleetRule, ...] = ()
@@ -87,7 +85,7 @@ class NotifySetting:
     secrets: Secrets = field(default_factory=Secrets, repr=False)
 
     def unknown(self, name: str) -> str:
-        """Say that there is no target ``name``, and what to do."""
+        """Return an error for an unknown target ``name``, with advice."""
         listing = f"it knows {listed(sorted(self.targets))}" if self.targets else "it knows none"
         return (
             f"no target {shorten(name)} is in {VARIABLE} of this coordinator; "
@@ -97,7 +95,7 @@ class NotifySetting:
 
 
 def notify_setting(settings: Settings, environ: Mapping[str, str] | None = None) -> NotifySetting:
-    """Read the setting. Raises: SettingsInvalid: with a line for each place that is wrong."""
+    """Read the setting. Raises: SettingsInvalid: with a line for each error."""
     if settings.notify is None or not (written := settings.notify.get_secret_value().strip()):
         return NotifySetting()
     try:
@@ -118,7 +116,7 @@ def notify_setting(settings: Settings, environ: Mapping[str, str] | None = None)
 
 
 def _read(text: str, source: str, environ: Mapping[str, str]) -> NotifySetting:
-    """Raises: SpecError."""
+    """Parse the text. Raises: SpecError."""
     from unstuck.coordinator.spec.text import read_text
 
     try:
@@ -196,7 +194,7 @@ def _target(
 def _allowed(
     target: NoticeChannel, allowed: Allowed, place: Loc
 ) -> NoticeChannel | list[SpecProblem]:
-    """The target, or the problem that no network of ``allow:`` could ever take its host."""
+    """Return the target, or the problem that no network of ``allow:`` could contain its host."""
     for host in target.hosts:
         try:
             if not allowed.may_be_allowed(host):
@@ -207,7 +205,7 @@ def _allowed(
 
 
 def _without_values(problem: SpecProblem, values: Iterable[str]) -> SpecProblem:
-    """``problem`` without what a target is set to."""
+    """Return ``problem`` without the values of targets."""
     if (
         problem.loc[:1] == ("targets",)
         and len(problem.loc) > 2
@@ -224,7 +222,7 @@ def _without_values(problem: SpecProblem, values: Iterable[str]) -> SpecProblem:
 
 
 def _values(data: Any) -> list[str]:
-    """Every text in ``data`` but the keys of mappings."""
+    """Yield each text in ``data`` except the keys of mappings."""
     texts: list[str] = []
     map_texts(data, lambda text: texts.append(text) or text)  # type: ignore[func-returns-value]
     return texts

@@ -1,6 +1,4 @@
-"""Names the queues whose messages wait although a runner is idle, and the queues whose runners are
-all at work.
-"""
+"""Names the queues with messages and an idle runner, and the queues whose runners are all busy."""
 
 from __future__ import annotations
 
@@ -20,8 +18,7 @@ SHOWN = 6  # names in one sentence
 
 
 def unread_messages(view: FleetView, stalled_after: float) -> dict[str, str]:
-    """Queues whose oldest message has waited more than ``stalled_after`` seconds although a
-    listener should take it.
+    """Return queues with a message older than ``stalled_after`` seconds and an idle listener.
 
     Such a listener is a runner that has been idle for as long: where all runners are at work,
     messages wait for hours, and the fleet is well. On ``control`` it is any coordinator, because
@@ -84,9 +81,7 @@ def _work_of(runners: list[RunnerStatus], now: float) -> str:
 
 
 def nobody_takes(view: FleetView) -> dict[str, str]:
-    """Queues whose offers are not taken, each with a sentence: listeners are unfit for Spark, or
-    all at work.
-    """
+    """Return queues whose offers wait since all listeners are busy or unfit, with a sentence."""
     unfit: dict[str, list[str]] = {}
     for host, why in unfit_runners(view).items():
         for queue in {

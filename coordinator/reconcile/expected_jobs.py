@@ -42,9 +42,7 @@ class _Name:
 
 
 class ExpectedJobs:
-    """Judges expected names. Two coordinators may do so at once: each commit is a
-    compare-and-set.
-    """
+    """Judges expected names. Two coordinators may do so at once: commits are compare-and-set."""
 
     def __init__(
         self,
@@ -53,7 +51,8 @@ class ExpectedJobs:
         zone: str = "UTC",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """
+        """Create the object.
+
         Args:
             rules: of the fleet; only names without a pattern are expected.
             zone: of local times, if a rule names none.

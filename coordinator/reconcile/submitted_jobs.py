@@ -14,9 +14,7 @@ OVERLAP_S = 60.0
 
 
 class SubmittedJobs:
-    """Submit times by job id and name, complete between `_from` and `_to`. Each job of the store is
-    read once.
-    """
+    """Submit times by job id and name, complete between `_from` and `_to`. Jobs are read once."""
 
     def __init__(self, store: ExpectedJobsStore) -> None:
         self._store = store
@@ -25,9 +23,7 @@ class SubmittedJobs:
         self._times: dict[str, dict[str, float]] = {}
 
     def follow(self, names: Collection[str], since: float, now: float) -> bool:
-        """Read the jobs of these names that were submitted since then. Returns whether all were
-        read.
-        """
+        """Read the jobs of these names submitted since then. Return whether all were read."""
         is_usable = self._times.keys() >= set(names) and self._from <= since and self._to <= now
         if not is_usable:
             self._times, self._to, self._complete = {name: {} for name in names}, since, True

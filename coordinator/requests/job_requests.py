@@ -67,9 +67,7 @@ TakeOver = Annotated[
 
 
 def connect_for_requests(settings: Settings) -> redis.Redis:
-    """A connection on which a request may wait until its write is durable: WAIT and WAITAOF take up
-    to 5 seconds.
-    """
+    """Connect for requests that wait until their write is durable (WAIT, WAITAOF), at most 5 s."""
     return connect(
         settings.redis_url, timeout=REPLY_WITHIN if settings.durability == "everysec" else 6.0
     )
@@ -179,7 +177,7 @@ class JobRequests:
         reason: Reason = "",
         by: By = None,
     ) -> Submitted:
-        """Make a new job of one that FAILED, was CANCELED or STOPPED.
+        """Make a new job of one that is FAILED, CANCELED or STOPPED.
 
         Its finished work is taken over, if it would be done the same way again. Retrying a job
         twice is one new job.
@@ -227,24 +225,25 @@ class JobRequests:
             ) from None
 
     def again(self, job: JobRecord) -> tuple[str, ...] | None:
-        """Return the commands that run the tick of an ended job again; none if the tick is done or
-        skipped. None: a retry runs the job again.
+        """Return the commands that run the tick of an ended job again.
+
+        Empty if the tick is done or skipped; None if a retry runs the job again.
         """
         if job.status not in RETRY_LEGAL or not self._is_run_of_schedule(job):
             return None
         return self.schedules.commands_that_run(job.schedule, tick_of_key(job.key) or 0.0)
 
     def _is_run_of_schedule(self, job: JobRecord) -> bool:
-        """Whether ``job`` is the run of a tick of a schedule that has not ended."""
+        """Return whether ``job`` is the run of a tick of an active schedule."""
         of_tick = job.schedule and not is_by_hand(job.key)
         return bool(of_tick) and self.schedules.goes_on(job.schedule)
 
     def state(self, job: str) -> tuple[JobState, float, float | None]:
-        """The state of a job, the time of Redis, and when the job is due. Raises: NoSuchJob."""
+        """Return the state of a job, the time of Redis, and its due time. Raises: NoSuchJob."""
         return self._found(job, self._queries.state(job))
 
     def job_record(self, job: str) -> JobRecord:
-        """The record alone: force-stop needs nothing else, so it works however damaged the rest is.
+        """Return the record alone. Force-stop needs no more, so it works on any damaged job.
 
         Raises: NoSuchJob.
         """

@@ -85,11 +85,10 @@ class ScheduleRequests:
     def set(
         self, spec: Spec, *, take_over: bool = False, reason: str = "", by: str | None = None
     ) -> ScheduleResult:
-        """Make a schedule of a job spec, under its name, or change the one that there is. The same
-        spec is no change.
+        """Create a schedule from a job spec, or change the schedule of its name.
 
-        A schedule that is not there goes on from its last run that the warehouse knows: Redis may
-        have lost it.
+        The same spec is no change. A schedule that is not in the store continues after its last run
+        in the warehouse log, because Redis may have lost it.
 
         Args:
             spec: a JobSpec, a Job, a mapping, or the path of a YAML or JSON file; its ``schedule:``
@@ -140,8 +139,9 @@ class ScheduleRequests:
         return replace(result, text=result.text + trouble, warnings=tuple(map(str, warnings)))
 
     def _check_owners(self, job_spec: JobSpec, place: str) -> None:
-        """Look whether another job owns a dataset of the job, if the warehouse answers. Raises:
-        DatasetOwned.
+        """Check that no other job owns a dataset of the job, if the warehouse answers.
+
+        Raises: DatasetOwned.
         """
         try:
             self._submitter.check_owners(job_spec, place, f"schedule {job_spec.name} is not set")
@@ -151,7 +151,7 @@ class ScheduleRequests:
             return  # the submit of each run looks again
 
     def _after_its_last_run(self, new: ScheduleRecord) -> tuple[ScheduleRecord, str]:
-        """``new`` with its last run that the warehouse knows of: Redis may have lost the schedule.
+        """Return ``new`` with its last run in the warehouse log: Redis may have lost the schedule.
 
         Returns: also what to say of that run, or if the warehouse could not be asked.
         """
@@ -178,7 +178,7 @@ class ScheduleRequests:
         legal=_OPEN - {ScheduleStatus.PAUSED},
     )
     def pause(self, name: str, *, reason: Reason = "", by: By = None) -> ScheduleResult:
-        """Start no run any more, until it is resumed. A run that goes on may end."""
+        """Start no runs until it is resumed. A started run may end."""
         return self._command(name, "pause", reason, by)
 
     @Command(
@@ -188,9 +188,9 @@ class ScheduleRequests:
         legal={ScheduleStatus.PAUSED, ScheduleStatus.HALTED},
     )
     def resume(self, name: str, *, reason: Reason = "", by: By = None) -> ScheduleResult:
-        """Go on with a PAUSED or HALTED schedule, with its full retry budget, from now on.
+        """Continue a PAUSED or HALTED schedule from now on, with its full retry budget.
 
-        Refused in RETRYING: it tries again by itself.
+        Refused in RETRYING, because the schedule retries by itself.
         """
         return self._resume(name, reason, by or user_here())
 
@@ -203,7 +203,7 @@ class ScheduleRequests:
     def run(
         self, name: str, *, params: Params = None, reason: Reason = "", by: By = None
     ) -> ScheduleResult:
-        """Run now: try at once what has failed, or make a run that belongs to no tick.
+        """Run now: retry what has failed, or start a run without a tick.
 
         With parameters, make such a run always.
 
@@ -223,7 +223,7 @@ class ScheduleRequests:
 
     @Command("stop", TargetKind.SCHEDULE, "unstuck schedule stop nightly", legal=_OPEN, ends=True)
     def stop(self, name: str, *, reason: Reason = "", by: By = None) -> ScheduleResult:
-        """End the schedule for good. A run that goes on may end."""
+        """End the schedule for good. A started run may end."""
         return self._command(name, "stop", reason, by)
 
     def _command(self, name: str, word: str, reason: str, by: str | None) -> ScheduleResult:
@@ -234,7 +234,7 @@ class ScheduleRequests:
     def _resume(self, name: str, reason: str, by: str) -> ScheduleResult:
         """Resume a schedule.
 
-        Ticks that have a package in the warehouse log are done, and not skipped.
+        Ticks with a package in the warehouse log count as done, not as skipped.
         """
         record, log, trouble = self._record(name), EMPTY_LOG, ""
         try:
@@ -280,12 +280,11 @@ class ScheduleRequests:
         reason: Reason = "",
         by: By = None,
     ) -> ScheduleResult:
-        """Run the ticks of a time that is past, at low priority. Coordinators do so: nothing
-        depends on this command.
+        """Run past ticks at low priority. Coordinators run them, whatever happens to this process.
 
-        Given again, it goes on with what is missing: a tick that had a run is left as it is, unless
-        `redo` says otherwise. Of a job whose runs build on each other, the first run reads the
-        dataset as the tick before it left it.
+        A repeated command continues with missing ticks. A tick that had a run is left as it is,
+        unless `redo` says otherwise. If the runs of a job build on each other, the first run reads
+        the dataset as the tick before it left it.
 
         Raises: BadRequest: ``first`` or ``last`` is no time.
         """
@@ -315,8 +314,9 @@ class ScheduleRequests:
     def _state_before(
         self, record: ScheduleRecord, requested: Wanted, ticks: Ticks
     ) -> tuple[int | None, str]:
-        """Return the version that the first run of ``requested`` reads, as the tick before it left
-        it; None: the newest.
+        """Return the version that the first run of ``requested`` reads; None: the newest.
+
+        It is the version that the tick before it left.
 
         Returns: also why that is not known.
         """
@@ -356,8 +356,7 @@ class ScheduleRequests:
         reason: Reason = "",
         by: By = None,
     ) -> ScheduleResult:
-        """Leave a tick out: it gets no run any more, and a backfill or retry that waits for it
-        continues.
+        """Skip a tick: it gets no run, and a backfill or retry that waits for it continues.
 
         Raises: BadRequest: ``tick`` is no time.
         """
@@ -383,7 +382,7 @@ class ScheduleRequests:
         legal={"RUNNING", "FAILED"},
     )
     def pause_backfill(self, name: str, *, reason: Reason = "", by: By = None) -> ScheduleResult:
-        """Start no run of the backfill until it is resumed. Runs that go on may end."""
+        """Start no runs of the backfill until it is resumed. Started runs may end."""
         return self._command_backfill(name, "pause", reason, by)
 
     @Command(
@@ -393,7 +392,7 @@ class ScheduleRequests:
         legal={"PAUSED", "FAILED"},
     )
     def resume_backfill(self, name: str, *, reason: Reason = "", by: By = None) -> ScheduleResult:
-        """Go on with a PAUSED or FAILED backfill. Failed ticks run again."""
+        """Continue a PAUSED or FAILED backfill. Failed ticks run again."""
         return self._command_backfill(name, "resume", reason, by)
 
     @Command(
@@ -404,7 +403,7 @@ class ScheduleRequests:
         ends=True,
     )
     def cancel_backfill(self, name: str, *, reason: Reason = "", by: By = None) -> ScheduleResult:
-        """Start no run of the backfill any more, and acknowledge failed ticks."""
+        """Start no more runs of the backfill, and acknowledge its failed ticks."""
         return self._command_backfill(name, "cancel", reason, by)
 
     def _command_backfill(
@@ -422,8 +421,7 @@ class ScheduleRequests:
         ends=True,
     )
     def remove(self, name: str, *, reason: Reason = "", by: By = None) -> CommandOutcome:
-        """Forget a schedule. The jobs of its runs stay, and its event log for the time of
-        retention.
+        """Remove a schedule. Its jobs stay, and its event log stays for the retention.
 
         Raises:
             Refused: a run goes on, or is being submitted. Set again, the schedule would run beside
@@ -455,8 +453,9 @@ class ScheduleRequests:
                 return CommandOutcome(name, Answer.DONE, text)
 
     def commands_that_run(self, name: str, tick: float) -> tuple[str, ...]:
-        """Return the command that runs a tick again; none if it is done or skipped. Raises:
-        NoSuchSchedule.
+        """Return the command that runs a tick again; none if it is done or skipped.
+
+        Raises: NoSuchSchedule.
         """
         record = self._record(name)
         ticks = self._store.ticks(name, *((0.0,) if record.builds_on else (tick, tick)))
@@ -468,7 +467,7 @@ class ScheduleRequests:
         return (command_that_runs(record, current, ticks, self._store.now()),)
 
     def goes_on(self, name: str) -> bool:
-        """Whether there is such a schedule, and it has not ended."""
+        """Return whether the schedule exists and has not ended."""
         record = self._store.load(name)
         return record is not None and not record.status.terminal
 
@@ -488,7 +487,7 @@ class ScheduleRequests:
         return record
 
     def _write(self, judge: Callable[[float], ScheduleCommanded]) -> ScheduleResult:
-        """Judge and write a command until it is on record or refused, with one id for all tries."""
+        """Judge and write a command until it is recorded or refused, with one id for all tries."""
         command_id = secrets.token_hex(8)
         while True:
             now = self._store.now()
@@ -505,8 +504,9 @@ class ScheduleRequests:
 
 
 def wanted_ticks(record: ScheduleRecord, first: Bound, last: Bound | None, **more: Any) -> Wanted:
-    """The ticks that a backfill from ``first`` to ``last`` is to run. Raises: BadRequest: one of
-    them is no time.
+    """Return the ticks that a backfill from ``first`` to ``last`` is to run.
+
+    Raises: BadRequest: one of them is no time.
     """
     try:
         return Wanted.between(policy_of(record.policy), first, last, **more)

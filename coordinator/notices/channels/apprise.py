@@ -1,4 +1,4 @@
-"""A hundred services more, by their addresses for Apprise (the extra ``apprise``)."""
+"""Sends through Apprise, which has about a hundred services (the extra ``apprise``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Celery task of the user's, sent by its name to the user's broker.
+"""Sends a Celery task of the user, by its name, to the broker of the user.
 
 The id of the task is that of the notice.
 """

@@ -1,6 +1,4 @@
-"""A channel carries a notice to one target: its fields are those of the target in
-``UNSTUCK_NOTIFY``.
-"""
+"""A channel sends a notice to one target; its fields are those of ``UNSTUCK_NOTIFY``."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ LONGEST_ANSWER = 300  # characters of what a receiver said
 
 
 class SendFailed(Exception):
-    """A receiver did not take a notice.
+    """A receiver did not accept a notice.
 
     Attributes:
         wait: seconds for which the receiver asks not to be called.
@@ -34,8 +32,9 @@ class SendFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A notice with what all channels say of it. ``link``: to the page, or empty; ``at``: when it
-    is sent.
+    """A notice with the fields common to all channels.
+
+    ``link``: to the page, or empty; ``at``: when it is sent.
     """
 
     notice: Notice
@@ -46,17 +45,17 @@ class Message:
 
     @property
     def ends(self) -> bool:
-        """Whether it tells the end of its problem."""
+        """Whether the notice ends its problem."""
         return self.notice.event == "recovered"
 
     @property
     def informs(self) -> bool:
-        """Whether nobody need do anything."""
+        """Whether nobody has to do anything."""
         return self.notice.event in ("recovered", "finished")
 
 
 class NoticeChannel(Strict, ABC):
-    """A target.
+    """A target of notices.
 
     Attributes:
         kind: the field that says which channel it is.
@@ -71,17 +70,15 @@ class NoticeChannel(Strict, ABC):
 
     @abstractmethod
     def send(self, message: Message, allowed: Allowed) -> str:
-        """Send, within ``timeout``. Returns what the receiver said, in a few words. Raises:
-        SendFailed.
-        """
+        """Send within ``timeout``. Return a short form of the reply. Raises: SendFailed."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The hosts that it connects to, where `Allowed` can check them."""
+        """Return the hosts to which it connects, for the check by `Allowed`."""
         return ()
 
     def secrets(self) -> Iterator[str]:
-        """Texts that must never be shown."""
+        """Return the texts that must never be shown."""
         for name in type(self).model_fields:
             value = getattr(self, name)
             for candidate in (

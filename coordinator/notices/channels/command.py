@@ -1,6 +1,4 @@
-"""A command: it gets the notice as JSON on its standard input, runs without a shell, and ends with
-all it started.
-"""
+"""Runs a command with the notice as JSON on its standard input, without a shell."""
 
 from __future__ import annotations
 
@@ -28,8 +26,10 @@ _TAIL = 2000  # bytes of what it wrote that are read
 
 
 class CommandTarget(NoticeChannel):
-    """``command: [PROGRAM, ARGUMENT, …]``, with the environment of the coordinator, without
-    UNSTUCK_NOTIFY.
+    """``command: [PROGRAM, ARGUMENT, …]``, run with the environment of the coordinator.
+
+    The environment lacks UNSTUCK_NOTIFY. At the end of the timeout the command is killed with all
+    processes that it started.
     """
 
     kind: ClassVar[str] = "command"

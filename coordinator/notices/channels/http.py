@@ -1,6 +1,4 @@
-"""Posts a text by HTTP within one time, follows no redirect, and uses the proxy that the
-environment names.
-"""
+"""Posts a text by HTTP within a deadline, follows no redirect, and uses the proxy settings."""
 
 from __future__ import annotations
 
@@ -25,9 +23,9 @@ MOST = 4096  # bytes of an answer that are read
 
 
 def checked_url(url: SecretStr) -> SecretStr:
-    """Raises: ValueError: no address of HTTP.
+    """Return the URL. Raises: ValueError: it is no HTTP address.
 
-    Holds nothing of it, since its path is a secret with many receivers.
+    The error contains no part of the URL, whose path is a secret for many receivers.
     """
     try:
         parts = urlsplit(url.get_secret_value())
@@ -54,8 +52,9 @@ def host_of(url: SecretStr) -> str:
 def post(
     url: SecretStr, body: bytes, headers: Mapping[str, str], timeout: float, allowed: Allowed
 ) -> str:
-    """Post ``body``, a JSON text. Returns what was answered. Raises: SendFailed: not with a status
-    of 200 to 299.
+    """Post ``body``, a JSON text, and return the response.
+
+    Raises: SendFailed: the status is not from 200 to 299.
     """
     try:
         with Connecting(timeout) as connecting:
@@ -135,7 +134,7 @@ def _judged(answer: HTTPResponse, text: str) -> str:
 
 
 def seconds_of(retry_after: str, now: float) -> float:
-    """Return the seconds from ``now`` that a header Retry-After asks for; 0 if it is malformed."""
+    """Return the seconds from ``now`` that a Retry-After header requests; 0 if it is malformed."""
     if retry_after.isascii() and retry_after.isdecimal():
         return float(retry_after[:9])
     try:

@@ -1,4 +1,4 @@
-"""Mail by SMTP, over TLS unless somebody says otherwise."""
+"""Sends mail by SMTP, over TLS by default."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _OWN = "unstuck.invalid"  # the right half of ids; no mail goes there
 
 
 class _Client(smtplib.SMTP):
-    """An SMTP client that connects to an address that is allowed, within the time; by TLS if it has
-    a ``context``.
+    """An SMTP client with a deadline that connects only to allowed addresses.
+
+    It uses TLS from the start if it has a ``context``.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class _Client(smtplib.SMTP):
         )
 
     def watch(self) -> None:
-        """Watch the socket that STARTTLS has put in the place of the first."""
+        """Watch the socket that STARTTLS has put in place of the first."""
         if self.sock is not None:
             self._connecting.watch(self.sock)
 
@@ -172,9 +173,7 @@ def _said(error: Exception) -> str:
 
 
 def mail_of(message: Message, sender: str, to: tuple[str, ...]) -> EmailMessage:
-    """The mail: what is sent twice has one Message-ID, and all mails of a problem are one
-    thread.
-    """
+    """Return the mail. A repeat has the same Message-ID; all mails of a problem form one thread."""
     mail = EmailMessage()
     mail["Subject"] = shortened(message.title, 200)
     mail["From"], mail["To"] = sender, ", ".join(to)

@@ -1,4 +1,4 @@
-"""PagerDuty, and what takes its shape: Events API v2.
+"""Sends to PagerDuty or a compatible service by the Events API v2.
 
 The end of a problem resolves its incident.
 """
@@ -55,9 +55,7 @@ def pagerduty_event(message: Message, routing_key: str) -> dict[str, object]:
 
 
 class PagerDuty(NoticeChannel):
-    """``pagerduty: KEY`` of an Events API v2 integration; ``url`` for the service region of the
-    EU.
-    """
+    """``pagerduty: KEY`` of an Events API v2 integration; ``url`` for the service region EU."""
 
     kind: ClassVar[str] = "pagerduty"
     stays_open: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Slack, and what takes its shape (Mattermost, Rocket.Chat): an incoming webhook."""
+"""Posts to an incoming webhook of Slack or a compatible service (Mattermost, Rocket.Chat)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A webhook: the notice as JSON, signed as Standard Webhooks describe.
-
-See https://www.standardwebhooks.com.
-"""
+"""Posts the notice as JSON, signed by Standard Webhooks (https://www.standardwebhooks.com)."""
 
 from __future__ import annotations
 
@@ -26,13 +23,13 @@ _ENCODED = "whsec_"  # before a key that is written in base64
 
 
 def payload(message: Message) -> dict[str, object]:
-    """The notice as receivers get it: its fields, the title, and the link if there is one."""
+    """Return the notice for receivers: its fields, the title, and the link if there is one."""
     link = {"link": message.link} if message.link else {}
     return {"title": message.title, **asdict(message.notice), **link}
 
 
 def signature(secret: str, id_: str, at: int, body: bytes) -> str:
-    """HMAC-SHA256 of the id, the time and the body."""
+    """Return the HMAC-SHA256 of the id, the time and the body."""
     key = (
         base64.b64decode(secret.removeprefix(_ENCODED))
         if secret.startswith(_ENCODED)
@@ -43,7 +40,7 @@ def signature(secret: str, id_: str, at: int, body: bytes) -> str:
 
 
 class Webhook(NoticeChannel):
-    """``webhook: URL``, with the secret that signs, and headers such as Authorization."""
+    """``webhook: URL``, with the signing secret, and headers such as Authorization."""
 
     kind: ClassVar[str] = "webhook"
     webhook: Url

@@ -1,5 +1,4 @@
-"""The alerts of one subject: a problem opens, its targets are notified, it closes, and they are
-notified once more (pure).
+"""The alerts of one subject, each with a notice when it opens and when it closes (pure).
 
 Open alerts are stored with the record of the subject, so any coordinator notifies of each problem
 and each end once.

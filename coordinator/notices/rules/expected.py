@@ -1,5 +1,4 @@
-"""Lateness of jobs that no schedule submits, such as those of a crontab: also of one that never
-came (pure).
+"""Lateness of jobs that no schedule submits, such as those of a crontab (pure).
 
 A job is expected by its name: from its first submit with a rule ``late`` on, or since a rule of the
 fleet names it.
@@ -31,7 +30,7 @@ MAX_ABSENT = 7  # deadlines in a row without any job, after which a name is not 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """All that is known of an expected name.
+    """The stored state of an expected name.
 
     Attributes:
         since: from when on it is expected.
@@ -50,7 +49,7 @@ class Expected:
 
     @property
     def late(self) -> dict[str, float]:
-        """By condition, the deadline since which it is late, as somebody was told."""
+        """Return the deadline since which it is late, by condition with an open alert."""
         return {key: alert.since for key, alert in self.alerts.items() if not alert.over}
 
     def to_json(self) -> str:
@@ -68,7 +67,7 @@ _EXPECTED: TypeAdapter[Expected] = TypeAdapter(Expected)
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """A job of an expected name that was submitted; ``why``: it ended so."""
+    """A submitted job of an expected name; ``why``: the reason of its end."""
 
     id: str
     status: Status
@@ -77,14 +76,14 @@ class Came:
 
     @classmethod
     def of_summary(cls, job: Mapping[str, Any]) -> Came:
-        """Return the job of a line of a list (`state.summary_of`)."""
+        """Return the job of a line of the job list (`state.summary_of`)."""
         why = job.get("reason", {}).get("text", "")
         return cls(job["id"], Status(job["status"]), job["submitted_at"], why)
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An expected name after a look. ``forget``: it is not expected any more."""
+    """An expected name after a check. ``forget``: it is no longer expected."""
 
     expected: Expected
     notices: tuple[Notice, ...] = ()
@@ -93,32 +92,28 @@ class Judged:
 
 @lru_cache(1024)
 def stored_rules(text: str) -> tuple[NotifyRule, ...]:
-    """The rules that a submit has left, as JSON."""
+    """Return the rules that a submit stores, as JSON."""
     return tuple(
         NotifyRule.model_validate(rule, context=STORED) for rule in json.loads(text or "[]")
     )
 
 
 def expecting(rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """Those of ``rules`` that expect a job."""
+    """Return those of ``rules`` that expect a job."""
     return tuple(
         rule for rule in rules if any(condition.word == "late" for condition in rule.conditions)
     )
 
 
 def names_of(rules: Sequence[FleetRule]) -> set[str]:
-    """The names that rules of the fleet expect: written out, since a pattern does not say which
-    jobs there are.
-    """
+    """Return the names that rules of the fleet expect, without patterns."""
     return {name for rule in expecting(rules) for name in rule.names if not set("*?[") & set(name)}
 
 
 def looks_back_to(
     subscribed: Subscriptions, expected: Expected, now: float, zone: str
 ) -> float | None:
-    """Return the submit time of the oldest job that counts for the name at ``now``; None if there
-    is nothing to judge.
-    """
+    """Return the submit time of the oldest job to judge at ``now``; None if there is none."""
     froms = [alert.at for _, alert in _unsubscribed(subscribed, expected)]
     for key, late in _lates(subscribed):
         deadline, alert = deadlines(late, zone, now), expected.alerts.get(key)
@@ -169,7 +164,7 @@ class _Look:
         self._book = Alerts(subject, subscribed, expected.alerts, now)
 
     def result(self) -> Judged:
-        """Return the name as it is after the look."""
+        """Return the name as it is after the check."""
         alerting = self._book.result()
         expected = replace(self._expected, alerts=alerting.alerts)
         return Judged(expected, alerting.notices, self._forget)
@@ -202,7 +197,7 @@ class _Look:
         self._notify("late", key, to, since, text, jobs)
 
     def close_if_done(self, key: str, since: float) -> None:
-        """Close an open alert if a job that was submitted since then is FINISHED."""
+        """Close an open alert if a job that was submitted since its start is FINISHED."""
         if self._book.opened(key) is not None and _done(self._since(since)) is not None:
             self._book.close(key)
 
@@ -238,7 +233,7 @@ def _lates(subscribed: Subscriptions) -> list[tuple[str, Late]]:
 
 
 def _unsubscribed(subscribed: Subscriptions, expected: Expected) -> list[tuple[str, Alert]]:
-    """Return the open alerts of rules that were changed since."""
+    """Return the open alerts of rules that have changed."""
     return [
         (key, alert)
         for key, alert in expected.alerts.items()

@@ -1,6 +1,4 @@
-"""Decides whether a problem that a target was notified of has ended without a notice: Redis has
-forgotten it (pure).
-"""
+"""Decides whether a notified problem, which Redis has forgotten, has ended (pure)."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from unstuck.coordinator.notices.rules.expected import Expected
 
 
 class Fate(StrEnum):
-    """What became of a problem."""
+    """The fate of a problem."""
 
     OPEN = "OPEN"  # or not known yet
     ENDED = "ENDED"  # the notice of its end was committed, or nobody waits for it any more
@@ -40,9 +38,7 @@ class Subject:
 
     @classmethod
     def of_jobs(cls, jobs: Sequence[JobRecord]) -> Subject | None:
-        """Return what is known of the job of a notice, and of the first job of its chain of
-        retries.
-        """
+        """Return the state of the job of a notice, and of the first job of its chain of retries."""
         if not jobs:
             return None
         alerts = [alert for job in jobs for alert in job.alerts.values()]
@@ -51,9 +47,7 @@ class Subject:
 
     @classmethod
     def of_schedule(cls, record: ScheduleRecord) -> Subject:
-        """Return what is known of a schedule: it is well when a run has ended well and nothing is
-        open.
-        """
+        """Return the state of a schedule: well after a successful run and without an open alert."""
         well = 0.0 if record.last_success is None else record.last_success.at
         well = inf if record.status.terminal else well
         unwell = record.problems or record.failures or record.halted
@@ -61,9 +55,7 @@ class Subject:
 
     @classmethod
     def of_expected(cls, text: str, deadline: float) -> Subject:
-        """Return what is known of an expected name: it is well if a look at ``deadline`` or a later
-        one found it so.
-        """
+        """Return the state of a name: well if a check at ``deadline`` or later found it in time."""
         expected = Expected.from_json(text)
         judged = max(expected.judged.values(), default=0.0)
         well = judged >= deadline and not expected.late
@@ -73,7 +65,7 @@ class Subject:
 def fate_of(
     target: str, notice: Notice, subject: Subject | None, now: float, retention: float
 ) -> Fate:
-    """Decide what became of the problem of ``notice``, of which ``target`` was notified.
+    """Decide the fate of the problem of ``notice``, of which ``target`` was notified.
 
     Args:
         subject: what Redis knows of it; None: nothing.

@@ -1,6 +1,4 @@
-"""The words of a notice of a job (pure): the sentence of ``why``, the first error, what comes next,
-and what helps.
-"""
+"""The text of a notice of a job: the sentence of ``why``, the first error, the next step. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ _OVER = {
 
 
 class Words(NamedTuple):
-    """The words of a notice; ``job``: the id of the job that it concerns."""
+    """The text of a notice; ``job``: the id of the job that it concerns."""
 
     text: str
     first_error: str = ""
@@ -46,7 +44,7 @@ def words(
     limit: float = 0.0,
     over: Sequence[str] = (),
 ) -> Words:
-    """The words for ``event``, as the job stands in ``state``.
+    """Return the text for ``event``, for the job in ``state``.
 
     Args:
         group: the one that waits for a worker, or is tried again.
@@ -83,7 +81,7 @@ def _helps(job: JobRecord, event: str, about: Explanation) -> tuple[str, ...]:
 
 
 def event_text(event: Event) -> str:
-    """The event in words, with its time."""
+    """Return the event as text, with its time."""
     if not event.at:
         return event.what
     at = datetime.datetime.fromtimestamp(int(event.at), datetime.UTC)
@@ -91,9 +89,7 @@ def event_text(event: Event) -> str:
 
 
 def _of_group(explained: Sequence[Explanation], group: str) -> Explanation:
-    """The explanation of ``group``; of a wide fork, in which not all are explained, of another
-    member.
-    """
+    """Return the explanation of ``group``; of another member if a wide fork has none for it."""
     name = split_member(group)[0]
     same = [
         explanation for explanation in explained[1:] if split_member(explanation.subject)[0] == name

@@ -1,5 +1,4 @@
-"""The deadlines of ``late``: instants by which a run must have ended well, and the ticks that count
-for each (pure).
+"""The deadlines of ``late``, and the ticks that count for each (pure).
 
 They are ticks of a cron expression, so they come once on the nights when clocks change, on every
 host alike.
@@ -38,7 +37,7 @@ class Deadlines:
 
 
 def deadlines(late: Late, zone: str, now: float, policy: str = "{}") -> Deadlines:
-    """The deadlines of ``late`` at ``now``.
+    """Return the deadlines of ``late`` at ``now``.
 
     Runs of the day before a deadline count for it; where ``policy`` has no tick in that day, so
     does its last tick.
@@ -57,13 +56,13 @@ def deadlines(late: Late, zone: str, now: float, policy: str = "{}") -> Deadline
 
 
 def zone_name(late: Late, zone: str) -> str:
-    """The zone in which the local time of ``late`` is."""
+    """Return the zone of the local time of ``late``."""
     return late.zone or zone
 
 
 @lru_cache(4096)
 def _asked(late: Late, zone: str, last: datetime.datetime, policy: str) -> tuple[float, float]:
-    """After which tick a run counts for the deadline ``last``, and the last tick before it."""
+    """Return from when on runs count for the deadline ``last``, and the last tick before it."""
     daily = _clock(Late(late.hour, late.minute, _EVERY_DAY, late.zone), zone)
     day_before = previous_tick(daily, last) or last - datetime.timedelta(days=1)
     tick = previous_tick(policy_of(policy), last)

@@ -117,8 +117,9 @@ class _ScheduleAlerts:
             self.backfill()
 
     def backfill(self) -> None:
-        """Update the alert of the backfill: FAILED is a problem until its failed ticks are done or
-        skipped, or it is canceled.
+        """Update the alert of the backfill.
+
+        FAILED is a problem until its failed ticks are done or skipped, or it is canceled.
         """
         backfill, opened = self._record.backfill, self.book.opened("backfill")
         if backfill is None or backfill.over:
@@ -310,15 +311,11 @@ def notice_of_removal(record: ScheduleRecord, by: str, now: float) -> tuple[Noti
 
 
 def _status(record: ScheduleRecord, of_backfill: bool) -> str:
-    """Return the status that a notice carries; CANCELED if the backfill that it reports was
-    canceled.
-    """
+    """Return the status that a notice carries; CANCELED for a backfill that was canceled."""
     canceled = of_backfill and record.backfill is not None and record.backfill.canceled
     return str(Status.CANCELED) if canceled else record.status
 
 
 def _ends_with_success(key: str) -> bool:
-    """Whether a run that ends well ends the problem; lateness and backlogs have ends of their
-    own.
-    """
+    """Return whether a successful run ends the problem; lateness and backlogs end by themselves."""
     return key.partition(":")[0] in ("failed", "halted", "retrying_for")

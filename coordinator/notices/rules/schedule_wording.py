@@ -1,6 +1,4 @@
-"""The words of a notice of a schedule (pure): what ``schedule why`` says, what comes next, and what
-helps.
-"""
+"""The text of a notice of a schedule: the sentence of ``schedule why``, and the next step. Pure."""
 
 from __future__ import annotations
 
@@ -33,8 +31,7 @@ def words(
     deadline: Deadlines | None = None,
     zone: str = "UTC",
 ) -> Words:
-    """The words for ``event``, or for ``read``, which is the end of a backlog, as the schedule
-    stands.
+    """Return the text for ``event``; ``read`` means that a backlog has ended.
 
     Args:
         job: that of the run of which it is told; ``of_backfill``: its backfill is what is told of.
@@ -60,9 +57,7 @@ def words(
 
 
 def _job_of(schedule: ScheduleFacts, event: str) -> str:
-    """Return the job to which ``event`` belongs: that of the last failed or successful run, or the
-    one that is running.
-    """
+    """Return the job of ``event``: of the last failed or successful run, or the running one."""
     latest: RunFailure | RunSuccess | None = None
     if event == "failed":
         latest = schedule.last_error
@@ -112,9 +107,7 @@ def _well(last: RunSuccess, job: str) -> str:
 
 
 def late_text(late: Late, deadline: Deadlines, zone: str) -> str:
-    """Say by when no run had ended well: ``no run has ended well by 06:00 of 2026-11-27
-    (Europe/Berlin)``.
-    """
+    """Return such as ``no run has ended well by 06:00 of 2026-11-27 (Europe/Berlin)``."""
     name = zone_name(late, zone)
     day = datetime.fromtimestamp(deadline.at, zone_of(name))
     return f"no run has ended well by {late.hour:02}:{late.minute:02} of {day:%Y-%m-%d} ({name})"
@@ -128,7 +121,7 @@ def _last_success(schedule: ScheduleFacts) -> str:
 
 
 def _holds(schedule: ScheduleFacts) -> str:
-    """Since when a person or the system holds it up; empty if nobody does."""
+    """Return since when a person or the system stops it; empty if nothing does."""
     if schedule.status is ScheduleStatus.PAUSED:
         return f"since {tick_text(int(schedule.intent_at))} "
     return "it is HALTED: " if schedule.status is ScheduleStatus.HALTED else ""

@@ -1,6 +1,4 @@
-"""Who is notified of which conditions: the rules of a job or a schedule, and those of the fleet
-(pure).
-"""
+"""Who is notified of which conditions, by the rules of a job or schedule and the fleet (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from unstuck.coordinator.spec.notify_spec import Condition, FleetRule, NotifyRul
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """The conditions that are watched, and the targets of each.
+    """The watched conditions, and the targets of each.
 
     Attributes:
         conditions: by key, each condition and the targets that are told of it.
@@ -25,13 +23,11 @@ class Subscriptions:
     recovered: frozenset[str]
 
     def to(self, word: str) -> tuple[str, ...]:
-        """The targets of a condition without a value."""
+        """Return the targets of a condition without a value."""
         return self.conditions[word][1] if word in self.conditions else ()
 
     def ends(self, event: str, to: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the targets of a notice that are to be notified of the end of its
-        problem.
-        """
+        """Return the targets of a notice that are to be notified of the end of its problem."""
         if event in ("finished", "recovered"):
             return ()
         return tuple(target for target in to if target in self.recovered)
@@ -41,7 +37,7 @@ class Subscriptions:
 def subscriptions(
     name: str, rules: tuple[NotifyRule, ...], fleet: tuple[FleetRule, ...]
 ) -> Subscriptions:
-    """The rules of a job or schedule of this name, and those of the fleet that hold for it."""
+    """Return the rules of a job or schedule of this name, and the matching rules of the fleet."""
     conditions: dict[str, tuple[Condition, tuple[str, ...]]] = {}
     recovered: set[str] = set()
     for rule in (
