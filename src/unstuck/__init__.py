@@ -1,5 +1,6 @@
-"""Unstuck: Spark pipelines on a fleet of Celery workers. Users import from here; each name is
-loaded on first use.
+"""Unstuck: Spark pipelines on a fleet of Celery workers.
+
+Users import from here; each name is loaded on first use.
 """
 
 from __future__ import annotations

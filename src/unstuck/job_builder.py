@@ -1,9 +1,7 @@
-"""Writes a job in Python: ``Job`` compiles functions and statements to the spec that a YAML file
-says, nothing else.
+"""Writes a job in Python: ``Job`` compiles functions and statements to the spec of a YAML file.
 
-Each group is checked on the line that adds it; the whole, where the spec is asked for. The form of
-the decorator is that of Dagster's assets and of Celery's tasks: a decorated function stays a plain
-function.
+Each group is checked on the line that adds it, and the whole when the spec is requested. As with
+Dagster's assets and Celery's tasks, a decorated function stays a plain function.
 """
 
 from __future__ import annotations
@@ -133,7 +131,7 @@ class Job:
         params: Mapping[str, Any] | None = None,
         **fields: Unpack[JobFields],
     ) -> None:
-        """Take the fields of a job in a spec; one that is left out has the default of the spec.
+        """Create a job from the fields of a spec; a missing field has its default.
 
         Args:
             params: by name a default, a declaration, or the type (``date``, ``int``) of a value
@@ -158,8 +156,7 @@ class Job:
         needs: Sequence[Need] | Need = (),
         **fields: Unpack[GroupFields],
     ) -> Callable[[Function], Function]:
-        """Decorate ``fn(spark, ctx, **params)``: it becomes a group of one step, and stays the
-        function that it is.
+        """Make a group of one step from ``fn(spark, ctx, **params)``, which stays a function.
 
         Args:
             name: of the group; by default that of the function. Its docstring is the description of
@@ -196,8 +193,7 @@ class Job:
         needs: Sequence[Need] | Need = (),
         **fields: Unpack[GroupFields],
     ) -> str:
-        """Add a group of one SQL statement, in which ``:name`` is a parameter. Returns its name,
-        for ``needs``.
+        """Add a group of one SQL statement with parameters ``:name``. Return its name.
 
         Raises: SpecError: as for `group`.
         """
@@ -205,7 +201,7 @@ class Job:
         return self._add({"name": name, **fields, "steps": [step]}, needs, _caller())
 
     def add(self, group: Group | Mapping[str, Any]) -> str:
-        """Add a group of parts: one of several steps, or a join without any. Returns its name.
+        """Add a group of several steps, or a join without steps. Return its name.
 
         Raises: SpecError: as for `group`.
         """
@@ -213,16 +209,14 @@ class Job:
         return self._add(written, written.pop("needs", ()), _caller())
 
     def spec(self, params: Mapping[str, Any] | None = None, *, scheduled: bool = False) -> JobSpec:
-        """The spec, as a YAML file would say it. ``params`` and ``scheduled``: as for
-        `JobSpec.from_file`.
+        """Return the spec, as from a YAML file. Arguments: as for `JobSpec.from_file`.
 
         Raises: SpecError: with every problem; those of a group with the line that added it.
         """
         return JobSpec.from_written(self.written(), params, scheduled=scheduled)
 
     def written(self) -> Written:
-        """The values of the spec, as they were said; the place of a group is the line that added
-        it.
+        """Return the written values of the spec; the place of a group is the line that added it.
 
         Raises: SpecError: the name of a step leads a worker to another function than the decorated
         one.
@@ -243,8 +237,9 @@ class Job:
         by: str | None = None,
         client: Client | None = None,
     ) -> JobHandle:
-        """Submit it, as `Client.submit` does. ``client``: by default one with the settings of the
-        environment.
+        """Submit the job like `Client.submit`.
+
+        ``client``: by default one with the settings of the environment.
         """
         from unstuck.client.client import Client
 
@@ -262,8 +257,7 @@ class Job:
         take_over: bool = False,
         keep: bool = False,
     ) -> JobResult:
-        """Run it in this process, as ``unstuck run`` does: without Redis and without a fleet.
-        Returns how it ended.
+        """Run the job in this process like ``unstuck run``, without Redis or a fleet.
 
         Args:
             warehouse: where it publishes; by default that of the settings of the environment.
@@ -291,7 +285,7 @@ class Job:
         place: Place,
         function: Callable[..., Any] | None = None,
     ) -> str:
-        """Check and keep one group. Returns its name. Raises: SpecError."""
+        """Check and keep one group. Return its name. Raises: SpecError."""
         before = self._needs(needs, place)
         group: dict[str, Any] = _plain({**written, **({"needs": before} if before else {})})
         try:
@@ -322,8 +316,9 @@ class Job:
         return checked.name
 
     def _check_names(self) -> None:
-        """Check the names of steps, which may be bound to other functions since. Raises:
-        SpecError.
+        """Check the names of steps, which may be bound to other functions since.
+
+        Raises: SpecError.
         """
         problems = []
         names = list(self._groups)
@@ -344,7 +339,7 @@ class Job:
         ]
 
     def _need(self, need: Need, place: Place) -> str:
-        """The name of the group that comes before. Raises: SpecError."""
+        """Return the name of a needed group. Raises: SpecError."""
         if callable(need):
             if need not in self._functions:
                 name = getattr(need, "__name__", need)
@@ -373,7 +368,7 @@ class Job:
 
 
 def load_job(name: str) -> Job:
-    """The job ``module:name``; the module is looked for in the working folder too, as steps are.
+    """Return the job ``module:name``, from the import path or the working folder.
 
     Raises: SpecError: there is none, or its module cannot be imported.
     """
@@ -419,15 +414,13 @@ def _at(problem: SpecProblem, place: Place, index: int) -> SpecProblem:
 
 
 def _caller() -> Place:
-    """The line of the user's code that called a method of `Job`."""
+    """Return the line of the user's code that called a method of `Job`."""
     frame = sys._getframe(2)
     return Place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _plain(value: Any) -> Any:
-    """``value`` as a spec says it: parts as what was written of them, dates as text, ranges as
-    lists.
-    """
+    """Return ``value`` as a spec writes it: parts as written, dates as text, ranges as lists."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     if isinstance(value, Mapping):
@@ -438,8 +431,9 @@ def _plain(value: Any) -> Any:
 
 
 def _param(value: Any) -> Any:
-    """A default as it is, or the declaration of a parameter that must be given. Raises:
-    SpecError.
+    """Return a default unchanged, or the declaration of a required parameter.
+
+    Raises: SpecError.
     """
     if isinstance(value, type):
         if value not in _TYPES:
@@ -459,7 +453,7 @@ def _param(value: Any) -> Any:
 
 
 def _step_name(function: Callable[..., Any], place: Place) -> str:
-    """``module:function``, by which a worker finds it. Raises: SpecError: no worker could."""
+    """Return ``module:function``. Raises: SpecError: no worker could import it."""
     try:
         return step_name(function)
     except NotImportable as error:

@@ -15,8 +15,8 @@ class Subscriptions:
     """The watched conditions, and the targets of each.
 
     Attributes:
-        conditions: by key, each condition and the targets that are told of it.
-        recovered: the targets that are told of the end of a problem.
+        conditions: by key, each condition and its targets.
+        recovered: the targets that are notified of the end of a problem.
     """
 
     conditions: Mapping[str, tuple[Condition, tuple[str, ...]]]

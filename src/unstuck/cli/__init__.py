@@ -14,7 +14,10 @@ from typing import NoReturn, TextIO
 
 
 def main() -> None:
-    """The entry point ``unstuck``. Leaves through ``sys.exit`` with one of ``exits.ExitCode``."""
+    """Run the command line ``unstuck``.
+
+    Exits through ``sys.exit`` with one of ``exits.ExitCode``.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(
@@ -58,9 +61,9 @@ def main() -> None:
 
 
 def _reader_has_gone(out: TextIO) -> NoReturn:
-    """``head`` or ``less`` has seen enough.
+    """End quietly because ``head`` or ``less`` has closed the pipe.
 
-    Python would complain once more when it flushes at exit.
+    Python would report the closed pipe once more when it flushes at exit.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
     from unstuck.exits import ExitCode

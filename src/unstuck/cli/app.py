@@ -1,4 +1,4 @@
-"""The list of commands: the function, the panel of the help, and an example for each word."""
+"""The table of commands: the function, the panel of the help, and an example for each."""
 
 from __future__ import annotations
 
@@ -90,9 +90,7 @@ def _unstuck(
         ),
     ] = False,
 ) -> None:
-    """Spark pipelines on a fleet of Celery workers: no job gets stuck, and none lies about its
-    state.
-    """
+    """Run Spark pipelines on Celery workers: no job gets stuck, and each shown state is true."""
 
 
 def _add_rows(rows: Iterable[Row]) -> None:

@@ -1,6 +1,6 @@
 """The connection of a command to Redis.
 
-A command answers, or says that Redis does not, within five seconds.
+A command answers, or reports that Redis does not answer, within five seconds.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ class CliConnection:
 
 
 def settings_here() -> Settings:
-    """The settings of this process, with the Redis of the local fleet where none is set."""
+    """Return the settings of this process, with the Redis of the local fleet if none is set."""
     return with_local_fleet(Settings())
 
 
 @contextmanager
 def connected(settings: Settings | None = None, otherwise: str = "") -> Iterator[CliConnection]:
-    """A connection, closed at the end. ``otherwise``: the advice if Redis does not answer, instead
-    of the usual.
+    """Connect for a block. ``otherwise``: replaces the usual advice if Redis does not answer.
 
     Raises:
         Unreachable: Redis did not answer, or answered with an error, in the block or before it.

@@ -98,7 +98,7 @@ _ABOUT_ONE = (NoSuchJob, NoSuchGroup, NoSuchSchedule, NoSuchReport, Refused, Spe
 
 
 def function_of(command: Command) -> Callable[..., None]:
-    """Return the function of which typer makes the command."""
+    """Return the function from which typer makes the command."""
 
     def run(**values: Any) -> None:
         as_json = values.pop("as_json")
@@ -121,7 +121,7 @@ def function_of(command: Command) -> Callable[..., None]:
 
 
 def _parameter(argument: Argument) -> inspect.Parameter:
-    """The words of an argument: positional if it is required and has no option of its own."""
+    """Return the option names of an argument; positional if required and without an option."""
     about, default = argument.about, argument.default
     kind = argument.kind
     if _is_mapping(kind) or get_origin(kind) is Sequence:
@@ -146,8 +146,9 @@ def _is_mapping(kind: Any) -> bool:
 
 
 def _arguments_of(command: Command, values: dict[str, Any]) -> dict[str, Any]:
-    """Take the arguments of ``command`` out of ``values``, as its handler wants them. Raises:
-    BadParameter, SpecError.
+    """Take the arguments of ``command`` from ``values``, in the form that its handler expects.
+
+    Raises: BadParameter, SpecError.
     """
     arguments = {argument.name: values.pop(argument.name) for argument in command.arguments}
     for argument in command.arguments:
@@ -180,7 +181,7 @@ class Chosen:
 
 
 class Selection(Protocol):
-    """The targets that a person names, or chooses with a filter."""
+    """The targets that a user names or selects with a filter."""
 
     @property
     def filtered(self) -> bool: ...
@@ -190,7 +191,7 @@ class Selection(Protocol):
 
 @dataclass(frozen=True)
 class JobSelection:
-    """The jobs that are named, or those that fit a filter. ``yes``: nobody is asked to confirm.
+    """The named jobs, or those that match a filter. ``yes``: no confirmation.
 
     Raises: BadRequest: neither names nor a filter, or both.
     """
@@ -211,7 +212,9 @@ class JobSelection:
         return bool(self.status or self.name is not None or self.since is not None)
 
     def choose(self, client: Client, command: Command) -> Chosen:
-        """Raises: BadRequest: nobody is there to confirm; Ambiguous: a short id fits several
+        """Choose the jobs.
+
+        Raises: BadRequest: no terminal for the confirmation; Ambiguous: a short id matches several
         jobs.
         """
         if self.filtered:
@@ -233,19 +236,19 @@ class JobSelection:
 
 @dataclass(frozen=True)
 class SingleJob:
-    """The job that is named."""
+    """The named job."""
 
     job: JobArgument
     filtered = False
 
     def choose(self, client: Client, command: Command) -> Chosen:
-        """Raises: NoSuchJob, Ambiguous."""
+        """Choose the job. Raises: NoSuchJob, Ambiguous."""
         return Chosen([find_job(client, self.job)])
 
 
 @dataclass(frozen=True)
 class Names:
-    """The targets that are named."""
+    """The named targets."""
 
     names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Its name.")]
     filtered = False
@@ -256,7 +259,7 @@ class Names:
 
 @dataclass(frozen=True)
 class SingleName:
-    """The target that is named."""
+    """The named target."""
 
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")]
     filtered = False
@@ -267,7 +270,7 @@ class SingleName:
 
 @dataclass(frozen=True)
 class DeadLetterSelection:
-    """The dead letters that are named, or all. ``yes``: nobody is asked to confirm.
+    """The named dead letters, or all. ``yes``: no confirmation.
 
     Raises: BadRequest: neither ids nor ``--all``, or both.
     """
@@ -288,7 +291,7 @@ class DeadLetterSelection:
         return self.everything
 
     def choose(self, client: Client, command: Command) -> Chosen:
-        """Raises: BadRequest: nobody is there to confirm."""
+        """Choose the dead letters. Raises: BadRequest: no terminal for the confirmation."""
         ids = list(dict.fromkeys(self.reports or ()))
         letters = client.dead_letters.all() if self.everything else []
         for letter_id in ids:
@@ -301,7 +304,7 @@ class DeadLetterSelection:
 
 @dataclass(frozen=True)
 class SingleDataset(SingleName):
-    """The dataset that is named, of a warehouse."""
+    """The named dataset of a warehouse."""
 
     warehouse: OtherWarehouse = None
 
@@ -335,7 +338,7 @@ def _listing(jobs: Sequence[JobInfo]) -> TextTable:
 def _give_each(
     command: Command, selection: Selection, arguments: Mapping[str, Any], as_json: bool
 ) -> None:
-    """Give the command to each target, and show the answers.
+    """Give the command to each target, and print the answers.
 
     Raises:
         UnstuckError: of the single target of a command.
@@ -361,7 +364,7 @@ def _give_each(
 
 @contextmanager
 def _client(command: Command, selection: Selection) -> Iterator[Client]:
-    """The client of a command. A stream is a matter of the warehouse alone, and needs no Redis."""
+    """Return the client of a command; none for a stream, which needs no Redis."""
     settings = settings_here()
     if isinstance(selection, SingleDataset):
         if selection.warehouse is not None:
@@ -379,7 +382,7 @@ def _client(command: Command, selection: Selection) -> Iterator[Client]:
 def _answers(
     command: Command, subjects: Sequence[str], ask: Callable[[str], AnswerDocument]
 ) -> Iterator[AnswerDocument]:
-    """Yield the answer of each target; one that does not exist has an answer too."""
+    """Yield the answer of each target, also for a target that does not exist."""
     bar, answered = len(subjects) > SHOWN and stderr.is_terminal, 0
     try:
         for subject in track(
@@ -408,8 +411,7 @@ def show_answers(
     more: str = "",
     none: str = "no job fits",
 ) -> None:
-    """Print a line for each target that was named; of those that a filter chose, only for what went
-    wrong; of several, the counts.
+    """Print a line for each named target, or for each failure among filtered ones, and the counts.
 
     Args:
         more: at the end of the counts.

@@ -1,6 +1,4 @@
-"""The words that several commands take: how a person names a job, a status, a time or a parameter,
-and says yes.
-"""
+"""The arguments that several commands share: jobs, statuses, times, parameters, confirmation."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ JOB_IN_PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:job
 
 
 def read_status(word: str) -> Status:
-    """Raises: typer.BadParameter."""
+    """Parse a status. Raises: typer.BadParameter."""
     try:
         return Status(word.upper())
     except ValueError:
@@ -42,7 +40,7 @@ def read_status(word: str) -> Status:
 
 
 def since_time(text: str) -> float:
-    """Seconds since the epoch of ``2h`` (ago) or of an ISO time (local unless it says otherwise).
+    """Return seconds since the epoch for ``2h`` (ago) or an ISO time (local by default).
 
     Raises: typer.BadParameter: it is neither.
     """
@@ -53,7 +51,7 @@ def since_time(text: str) -> float:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """The host and the port of ``HOST:PORT`` or ``:PORT``; the host is empty for all interfaces.
+    """Parse ``HOST:PORT`` or ``:PORT``; the host is empty for all interfaces.
 
     Raises: BadRequest.
     """
@@ -69,7 +67,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 def params_of(
     texts: list[str], option: str = "--param", form: str = "NAME=VALUE"
 ) -> dict[str, UnparsedText]:
-    """``{"year": UnparsedText("2013")}`` of ``["year=2013"]``. Raises: typer.BadParameter."""
+    """Return ``{"year": UnparsedText("2013")}`` for ``["year=2013"]``. Raises: BadParameter."""
     params = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -82,8 +80,9 @@ def params_of(
 def read_spec(
     path: Path, params: list[str] | None, *, scheduled: bool = False, unfinished: bool = False
 ) -> JobSpec:
-    """The spec in the file, on standard input, or of a job in Python (``module:job``). Raises:
-    SpecError, BadParameter.
+    """Read a spec from a file, standard input, or a job in Python (``module:job``).
+
+    Raises: SpecError, BadParameter.
 
     Args:
         scheduled: as for `JobSpec.from_file`.
@@ -94,8 +93,9 @@ def read_spec(
 
 
 def written_spec(path: Path) -> Written:
-    """The spec as it is written in the file, on standard input, or by a job in Python. Raises:
-    SpecError.
+    """Read the values of a spec as written in a file, standard input, or a job in Python.
+
+    Raises: SpecError.
     """
     if JOB_IN_PYTHON.fullmatch(str(path)) and not path.exists():
         from unstuck.job_builder import load_job
@@ -192,8 +192,9 @@ Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the jo
 
 
 def write_picture(picture: Svg, file: Path) -> None:
-    """Write a picture as a file of its own, or to standard output. Raises: typer.BadParameter: not
-    possible.
+    """Write a picture to a file or to standard output.
+
+    Raises: typer.BadParameter: it cannot be written.
     """
     if file == STANDARD_INPUT:
         sys.stdout.write(on_paper(picture))
@@ -214,7 +215,7 @@ def confirm(
     listing: Callable[[Sequence[T]], TextTable],
     yes: bool,
 ) -> None:
-    """Show what a command is meant for, and let a person confirm it.
+    """Show the targets of a command, and let the user confirm.
 
     Args:
         word: the command, and ``what`` it is for, in the singular.

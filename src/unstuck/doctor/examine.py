@@ -1,8 +1,7 @@
-"""The doctor examines Redis, the fleet, the settings, the warehouse and this machine, and finds
-what is wrong.
+"""The doctor examines Redis, the fleet, the settings, the warehouse and this machine.
 
-Everything is looked at side by side, and what has not answered in time is itself a finding: a
-person, or a check of an orchestrator, has the answer within five seconds.
+All checks run in parallel, and a check that does not answer in time is itself a finding. So a user
+or a probe gets the answer within five seconds.
 """
 
 from __future__ import annotations
@@ -61,13 +60,13 @@ UNREACHED = ("REDIS_UNREACHABLE", "REDIS_REFUSES", "REDIS_RIGHTS")
 
 
 class Doctor:
-    """Examines one installation, as often as it is asked.
+    """Examines one installation, any number of times.
 
-    A check that hangs is not begun again before it has ended.
+    A check that hangs is not started again before it has ended.
     """
 
     def __init__(self, settings: Settings, timeout: float = TIMEOUT) -> None:
-        """``timeout``: seconds for one examination."""
+        """Create the doctor. ``timeout``: seconds for one examination."""
         self._settings, self._timeout = settings, timeout
         self._mutex = threading.Lock()
         self._hanging: dict[str, Future[Any]] = {}
@@ -76,7 +75,7 @@ class Doctor:
         self._at = 0.0
 
     def examine(self, max_age: float = 0.0) -> list[Finding]:
-        """Examine everything, and say what is well and what is wrong. Changes nothing.
+        """Examine everything, and return findings, good and bad. Changes nothing.
 
         Args:
             max_age: seconds; findings that are no older are given again.
@@ -132,15 +131,15 @@ class Doctor:
         return findings
 
     def _begun(self, name: str, check: Callable[[], T]) -> Future[T]:
-        """The check of this name that still hangs, or else a new one."""
+        """Return the check of this name that still hangs, or else start a new one."""
         if name not in self._hanging or self._hanging[name].done():
             self._hanging[name] = call_in_thread(check, name)
         return self._hanging[name]
 
     def _examine_redis(self) -> tuple[tuple[JobWarehouse, ...] | None, FleetView | None]:
-        """Keeps each finding at once, so that it counts even if Redis hangs then.
+        """Examine Redis. Findings are kept at once, so they count even if Redis hangs later.
 
-        Returns what others need of it.
+        Return the facts that other checks need.
         """
         settings, keys = self._settings, Keys(self._settings.prefix)
         place = without_password(settings.redis_url)
@@ -183,14 +182,14 @@ class Doctor:
 
 
 def reached(findings: Iterable[Finding]) -> bool:
-    """Whether Redis could be asked."""
+    """Return whether Redis could be queried."""
     return not any(
         finding.code in UNREACHED and finding.level is Level.PROBLEM for finding in findings
     )
 
 
 def _of_notify(settings: Settings) -> list[Finding]:
-    """The setting of this process, where it is set."""
+    """Check UNSTUCK_NOTIFY of this process, if it is set."""
     if settings.notify is None:
         return []
     from unstuck.coordinator.notices.setting import notify_setting  # with all channels
@@ -207,7 +206,7 @@ def _of_notify(settings: Settings) -> list[Finding]:
 
 
 def of_names(environ: Iterable[str]) -> list[Finding]:
-    """Variables that look like settings of ours and are none; nobody reads them. Pure."""
+    """Find variables that look like settings of Unstuck but are none. Pure."""
     variables = [f"UNSTUCK_{name.upper()}" for name in Settings.model_fields]
     findings: list[Finding] = []
     for name in sorted(environ):
@@ -226,7 +225,7 @@ def of_names(environ: Iterable[str]) -> list[Finding]:
 
 
 def _examine_jobs(settings: Settings) -> list[Finding]:
-    """Nothing, where the warehouse or Redis cannot be asked: other findings say so."""
+    """Check staged jobs. Nothing if the warehouse or Redis is away: other findings report this."""
     try:
         staged = staged_jobs(settings.warehouse, time.time() - settings.retention)
         with answering(settings.redis_url) as client:
@@ -237,7 +236,7 @@ def _examine_jobs(settings: Settings) -> list[Finding]:
 
 
 def _examine_files(settings: Settings) -> list[Finding]:
-    """Nothing, where the log of the warehouse cannot be read: other findings say so."""
+    """Check the files of datasets. Nothing if the log is unreadable: other findings report this."""
     try:
         place = settings.warehouse
         return [*checks.of_small_files(small_files(place)), *checks.of_views(stale_views(place))]

@@ -1,4 +1,4 @@
-"""A finding of the doctor: what was examined, how bad it is, and what to do."""
+"""A finding of the doctor: the subject, its severity, and the remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was examined. ``cure`` says what to do; empty where all is well."""
+    """The result of one check. ``cure``: the remedy; empty if all is well."""
 
     code: str
     level: Level

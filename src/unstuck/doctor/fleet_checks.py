@@ -1,5 +1,4 @@
-"""The doctor presents the problems that stop work, and checks the fleet for silent and stalled
-processes and for different versions (pure).
+"""Presents the problems that stop work, and checks processes and their versions (pure).
 
 ``views.fleet`` reads the facts. Every code has its cure in docs/troubleshooting.md.
 """
@@ -33,7 +32,7 @@ MANY = ("JOBS_HALTED", "SCHEDULES_HALTED")  # checks with one finding for all pr
 
 
 def of_problems(problems: Iterable[Problem], view: FleetView) -> Iterator[Finding]:
-    """Present the problems that stop work; a check without a problem says what is there."""
+    """Present the problems that stop work; a check without a problem reports the present state."""
     by_check: defaultdict[str, list[Problem]] = defaultdict(list)
     for problem in problems:
         if (check := CHECKS.get((problem.kind, problem.code))) is not None:
@@ -101,10 +100,10 @@ def _silent_and_stalled(view: FleetView) -> Iterator[Finding]:
 
 
 def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
-    """Check that everybody runs one release on one Python, and all runners one Spark, Java, pandas
-    and pyarrow.
+    """Check that all processes run one release and Python, and all runners one Spark and Java.
 
-    Of what is not ours, the first two numbers of a version count. ``here``: this machine.
+    Also compares pandas and pyarrow. For other packages than Unstuck only the minor version counts.
+    ``here``: this machine.
     """
     cure = (
         "Unless an upgrade is under way: install the same versions everywhere, and restart what "
@@ -132,7 +131,7 @@ def _heard_of(view: FleetView) -> list[RunnerStatus | CoordinatorStatus]:
 
 
 def _names_by_version(view: FleetView, here: RunsOn) -> dict[str, dict[str, list[str]]]:
-    """Return by program and version the processes that run it."""
+    """Return the processes by program and version."""
     names: dict[str, dict[str, list[str]]] = {}
 
     def add(name: str, **versions: str) -> None:

@@ -1,5 +1,4 @@
-"""Host facts: the Java and PySpark of this machine, and whether the warehouse can be published to
-from here.
+"""Host facts: Java and PySpark of this machine, and access to the warehouse.
 
 The warehouse gets one probe file beside the log, which is removed again. This module never imports
 Spark.
@@ -29,7 +28,7 @@ _JOB = re.compile(r"\d{8}T\d{6}-\w+")
 
 @dataclass(frozen=True, slots=True)
 class WarehouseFacts:
-    """The warehouse as seen from here.
+    """The warehouse as this process sees it.
 
     Attributes:
         exists: whether anything exists at this address.
@@ -53,7 +52,7 @@ class WarehouseFacts:
 
 
 def warehouse_facts(uri: str, word: str) -> WarehouseFacts:
-    """Try the warehouse at ``uri``. May hang as long as its file system does.
+    """Probe the warehouse at ``uri``. May hang as long as its file system does.
 
     Args:
         word: a fresh random one; it names the probe file.
@@ -78,16 +77,13 @@ def warehouse_facts(uri: str, word: str) -> WarehouseFacts:
 
 
 def _room(folder: Path) -> tuple[int, int]:
-    """Bytes that are free on the disk of ``folder``, and of the whole disk, without what is kept
-    for root: as `df`.
-    """
+    """Return the free and all bytes on the disk of ``folder``, without space reserved for root."""
     disk = shutil.disk_usage(folder)
     return disk.free, disk.used + disk.free
 
 
 def staged_jobs(uri: str, since: float) -> list[str]:
-    """Return the jobs with work in the warehouse at ``uri`` that were submitted at ``since``
-    (seconds) or later, the newest first.
+    """Return jobs with staged work at ``uri`` submitted since ``since`` (seconds), newest first.
 
     Jobs of `unstuck run` are left out. May hang as long as its file system does.
 
@@ -101,7 +97,7 @@ def staged_jobs(uri: str, since: float) -> list[str]:
 
 
 def small_files(uri: str) -> dict[str, int]:
-    """The published datasets that have many small files, with their number.
+    """Return the published datasets that have many small files, with their number.
 
     May hang as long as its file system does. Raises: OSError, ValueError, UnstuckError.
     """
@@ -111,8 +107,7 @@ def small_files(uri: str) -> dict[str, int]:
 
 
 def stale_views(uri: str) -> dict[str, tuple[int, int]]:
-    """The kept files of views that are behind: by path, the version that each shows, and the newest
-    one.
+    """Return stale view files by path: the version that each shows, and the newest one.
 
     May hang as long as its file system does. Raises: OSError, ValueError, UnstuckError.
     """
@@ -125,9 +120,7 @@ def stale_views(uri: str) -> dict[str, tuple[int, int]]:
 
 
 def in_the_way(folder: Path) -> str:
-    """Name the file in the place where ``folder``, or one above it, would have to be made; empty if
-    there is none.
-    """
+    """Return the file that prevents the creation of ``folder``; empty if there is none."""
     existing = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if existing.is_dir():
         return ""
@@ -139,7 +132,7 @@ def in_the_way(folder: Path) -> str:
 
 
 def lacks_connector(warehouse: str, spark_conf: Mapping[str, str]) -> bool:
-    """Whether the PySpark of this machine has no connector for the S3 that ``warehouse`` is on.
+    """Return whether PySpark here has no connector for the S3 of ``warehouse``. Loads no Spark.
 
     Loads no Spark.
     """
@@ -158,7 +151,7 @@ def lacks_connector(warehouse: str, spark_conf: Mapping[str, str]) -> bool:
 
 
 def java_facts() -> tuple[int, str | None]:
-    """The major version of Java (0: none), and that of PySpark.
+    """Return the major version of Java (0: none), and the version of PySpark (None: not installed).
 
     (0, None) where no worker is installed.
     """

@@ -1,5 +1,4 @@
-"""The doctor judges Redis, the records, the settings, this machine and the warehouse (pure: facts
-in, findings out).
+"""Judges Redis, the records, the settings, this machine and the warehouse (pure).
 
 ``redis_facts`` and ``host_facts`` read the facts; ``fleet_checks`` judges the processes and their
 queues. Every code has its cure in docs/troubleshooting.md.
@@ -59,7 +58,7 @@ _WRITES = (
 
 
 def of_server(server: ServerFacts, settings: Settings) -> Iterator[Finding]:
-    """Is this a Redis that loses nothing?"""
+    """Check that the Redis server loses nothing."""
     info = server.info
     name = "Valkey" if info.get("valkey_version") else "Redis"
     version = str(info.get("valkey_version") or info.get("redis_version", "0"))
@@ -103,9 +102,7 @@ def of_server(server: ServerFacts, settings: Settings) -> Iterator[Finding]:
 
 
 def refused_writes(server: ServerFacts) -> str:
-    """The code of the finding that says why this Redis refuses all writes; empty if it takes them,
-    as far as known.
-    """
+    """Return the code of the finding that explains why Redis refuses writes; empty if none."""
     info = server.info
     if info.get("role") == "slave":
         return "REDIS_READ_ONLY"
@@ -115,8 +112,7 @@ def refused_writes(server: ServerFacts) -> str:
 
 
 def of_silence(findings: Iterable[Finding], refused: str) -> Iterator[Finding]:
-    """``findings``, of which those that silence alone would explain say to mend ``refused`` first,
-    if it is not empty.
+    """Add to findings about silent processes that ``refused`` must be fixed first, if set.
 
     While Redis refuses writes, no process can note that it is there, or what it has done.
     """
@@ -208,7 +204,7 @@ def _clock(server: ServerFacts) -> Finding:
 
 
 def of_records(records: RecordFacts, settings: Settings) -> Iterator[Finding]:
-    """Does anybody take what waits?"""
+    """Check that processes handle what waits in Redis."""
     yield _reports(records, settings)
     # As the fleet is set, which need not be as this process is.
     gap = longest_gap(settings.sweep_every if records.period is None else records.period)
@@ -289,8 +285,9 @@ def _sweep(records: RecordFacts, gap: float) -> Finding:
 
 
 def of_settings(settings: Settings) -> list[Finding]:
-    """Do the terms fit each other? As this process sees them: every process of a fleet should have
-    the same.
+    """Check that the timing settings fit each other, as this process sees them.
+
+    Every process of a fleet should have the same settings.
     """
     s = settings
     lease = (s.lease_ttl, "UNSTUCK_LEASE_TTL")
@@ -360,7 +357,7 @@ def of_settings(settings: Settings) -> list[Finding]:
 
 
 def of_java(java: int, spark: str | None, *, lacks_connector: bool = False) -> list[Finding]:
-    """Can this machine run Spark? Takes what ``java_facts`` and ``lacks_connector`` found."""
+    """Check that this machine can run Spark, by ``java_facts`` and ``lacks_connector``."""
     if spark is None:
         return [ok("JAVA", "not looked at: no worker is installed here (no PySpark)")]
     spark_finding = ok("SPARK", f"PySpark {spark}")
@@ -391,9 +388,7 @@ def of_java(java: int, spark: str | None, *, lacks_connector: bool = False) -> l
 
 
 def of_delta(jobs: list[str]) -> list[Finding]:
-    """Warn that this machine lacks the package deltalake, so it cannot publish ``jobs``, which
-    write Delta tables.
-    """
+    """Warn that this machine lacks deltalake, so it cannot publish the Delta tables of ``jobs``."""
     if not jobs:
         return []
     text = (
@@ -405,7 +400,7 @@ def of_delta(jobs: list[str]) -> list[Finding]:
 
 
 def of_warehouse(warehouse: WarehouseFacts) -> Finding:
-    """Can the warehouse be published to?"""
+    """Check that the warehouse can be published to."""
     cure = "Mount it here under the same path as everywhere, or set UNSTUCK_WAREHOUSE."
     if "://" in warehouse.uri:
         cure = (
@@ -442,9 +437,7 @@ def of_warehouse(warehouse: WarehouseFacts) -> Finding:
 
 
 def of_disk(warehouse: WarehouseFacts) -> list[Finding]:
-    """Is there room for what the next jobs write? Nothing where the warehouse is no folder, or
-    cannot be used.
-    """
+    """Check the free space of the warehouse. Nothing if it is not a folder, or unusable."""
     if warehouse.free is None or not warehouse.disk:
         return []
     share = 1 - warehouse.free / warehouse.disk
@@ -458,9 +451,7 @@ def of_disk(warehouse: WarehouseFacts) -> list[Finding]:
 def of_warehouse_and_jobs(
     warehouse: WarehouseFacts, jobs: tuple[JobWarehouse, ...]
 ) -> list[Finding]:
-    """Is the warehouse here the one that the open jobs were submitted to? Nothing where it cannot
-    be used.
-    """
+    """Check that open jobs use this warehouse. Nothing if it is unusable."""
     if warehouse.trouble:
         return []
     here = [job for job in jobs if job.warehouse == warehouse.uri]
@@ -484,7 +475,7 @@ def of_warehouse_and_jobs(
 
 
 def of_jobs(staged: Sequence[str], unknown: Sequence[str], settings: Settings) -> Finding:
-    """Does the store still know the jobs of which there is work in the warehouse?
+    """Check that the store has the jobs with work in the warehouse.
 
     Args:
         staged: jobs with work in the warehouse, submitted within the retention; ``unknown``: those
@@ -529,9 +520,7 @@ def of_small_files(file_counts: Mapping[str, int]) -> list[Finding]:
 
 
 def of_views(behind: Mapping[str, tuple[int, int]]) -> list[Finding]:
-    """Does each kept file of views show what is published? ``behind``: by path, the version shown
-    and the newest.
-    """
+    """Check that each kept view file is current. ``behind``: its and the newest version."""
     cure = (
         "unstuck datasets --export-views {} --keep. The log of the publisher says why it could "
         "not write it."
@@ -599,7 +588,7 @@ def _differing_looks(
 def _other_addresses(
     warehouse: WarehouseFacts, reports: Sequence[tuple[str, WarehouseSeen]]
 ) -> Iterator[Finding]:
-    """Report the processes that are set to another address of a warehouse."""
+    """Report the processes that use another address for their warehouse."""
     if elsewhere := [
         f"{who} ({report.uri})"
         for who, report in reports
@@ -617,7 +606,7 @@ def _other_addresses(
 
 
 def _says_something(warehouse: WarehouseFacts, report: WarehouseSeen) -> bool:
-    """Return whether a process has looked at the address of ``warehouse``, with a result."""
+    """Return whether a process has a result for the address of ``warehouse``."""
     if report.uri != warehouse.uri or (report.id is None and not report.trouble):
         return False
     return not _saw_too_early(warehouse, report)

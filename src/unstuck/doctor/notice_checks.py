@@ -1,6 +1,4 @@
-"""The doctor judges who can be told: the targets that specs name, those that coordinators know, and
-how these do.
-"""
+"""Checks the targets of notices: named by specs, known to coordinators, and accepting notices."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ CODE = "NOTICES"
 
 @dataclass(frozen=True, slots=True)
 class NoticeFacts:
-    """The targets that are named, and those that take nothing.
+    """The named targets, and the failing ones.
 
     Attributes:
         named: target → the jobs and schedules whose specs name it, as ``job ID`` or ``schedule
@@ -43,7 +41,7 @@ class NoticeFacts:
 
 
 def notice_facts(client: redis.Redis, keys: Keys) -> NoticeFacts:
-    """Of the newest open jobs, and of all schedules. Raises: redis.RedisError."""
+    """Read the facts of the newest open jobs, and of all schedules. Raises: redis.RedisError."""
     named: defaultdict[str, list[str]] = defaultdict(list)
     jobs, pipe = open_jobs(client, keys), client.pipeline(transaction=False)
     for job in jobs:
@@ -80,7 +78,7 @@ def _targets_in(spec: str) -> set[str]:
 
 
 def of_notices(facts: NoticeFacts, view: FleetView) -> Iterator[Finding]:
-    """Check that each target that a spec names exists on all coordinators, and takes notices."""
+    """Check that each target that a spec names exists on all coordinators, and accepts notices."""
     coordinators = [coordinator for coordinator in view.coordinators if not coordinator.silent]
     configured = {target for coordinator in coordinators for target in coordinator.targets}
     findings = [

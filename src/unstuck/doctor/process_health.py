@@ -1,8 +1,7 @@
-"""The health of the coordinators or workers of one host, by the work that they have done lately,
-for probes.
+"""The health of the coordinators or workers of one host, by their recent work, for probes.
 
-A process that died is no longer judged: its supervisor knows. A process that is there must have
-been heard of.
+A process that died is not judged, because its supervisor knows. A running process must have sent a
+heartbeat.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ SLACK = 2.0  # seconds by which the age of a process and that of its last word m
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the processes of one host are. ``ailing``: a sentence for each that is not well;
-    ``well``: how many are.
+    """The health of the processes of one host.
+
+    ``ailing``: a sentence for each unhealthy one; ``well``: how many are healthy.
     """
 
     well: int
@@ -38,7 +38,7 @@ class Health:
 def health_of(
     client: redis.Redis, settings: Settings, role: Role, host: str, max_age: float
 ) -> Health:
-    """The health of the processes of ``role`` on ``host``, which is this one.
+    """Return the health of the processes of ``role`` on ``host``, which is this one.
 
     Args:
         client: must decode responses.
@@ -103,9 +103,7 @@ def judged(
 
 
 def process_age(pid: int) -> float | None:
-    """Seconds since the process ``pid`` of this host began; None if there is none, or only a dead
-    one is left.
-    """
+    """Return the seconds since the process ``pid`` began; None if it is gone or a zombie."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:

@@ -1,6 +1,4 @@
-"""Redis facts: the state of the server and of the fleet's records in it. Read-only; ``checks``
-judges the facts.
-"""
+"""Redis facts: the state of the server and of the fleet's records. Read-only."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class JobWarehouse:
-    """Where an open job publishes: the address of the warehouse, and its id when the job was
-    submitted.
-    """
+    """The warehouse of an open job: its address, and its id at the submit."""
 
     job: str
     warehouse: str
@@ -52,8 +48,7 @@ class JobWarehouse:
 
 @dataclass(frozen=True, slots=True)
 class RecordFacts:
-    """The state of the fleet's records. Ages are in seconds by the clock of Redis; None: there is
-    nothing of the kind.
+    """The state of the fleet's records. Ages are seconds by the clock of Redis; None: no entry.
 
     Attributes:
         lag: reports that no coordinator has read; None if that is not known.
@@ -85,7 +80,7 @@ class RecordFacts:
 
 
 def server_facts(client: redis.Redis) -> ServerFacts:
-    """Raises: redis.RedisError."""
+    """Read the facts of the server. Raises: redis.RedisError."""
     info: dict[str, Any] = client.info()
     try:
         fsync = cast(dict[str, str], client.config_get("appendfsync")).get("appendfsync") or None
@@ -100,7 +95,7 @@ def server_facts(client: redis.Redis) -> ServerFacts:
 
 
 def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
-    """``client`` must decode responses. Raises: redis.RedisError."""
+    """Read the facts of the records. ``client`` must decode responses. Raises: redis.RedisError."""
     pipe = client.pipeline(transaction=True)
     pipe.time()
     pipe.exists(keys.reports)
@@ -131,7 +126,7 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
 
 
 def unknown_jobs(client: redis.Redis, keys: Keys, jobs: Sequence[str]) -> list[str]:
-    """Those of ``jobs`` of which the store knows nothing. Raises: redis.RedisError."""
+    """Return those of ``jobs`` that are not in the store. Raises: redis.RedisError."""
     pipe = client.pipeline(transaction=False)
     for job in jobs:
         pipe.exists(keys.of(job).job)
@@ -150,7 +145,7 @@ def _stray_messages(client: redis.Redis) -> int:
 
 
 def _stream(client: redis.Redis, keys: Keys) -> tuple[int | None, str | None, int, str | None]:
-    """Lag, id of the oldest unread entry, how many are pending, id of the oldest of those."""
+    """Return the lag, the oldest unread id, the number of pending entries, and their oldest."""
     groups: list[dict[str, Any]] = client.xinfo_groups(keys.reports)
     group = next((info for info in groups if info["name"] == REPORT_GROUP), None)
     after = "-" if group is None else f"({group['last-delivered-id']}"
@@ -165,12 +160,12 @@ def _stream(client: redis.Redis, keys: Keys) -> tuple[int | None, str | None, in
 
 
 def _age(entry: str | None, now: float) -> float | None:
-    """The age of a stream entry, in seconds: its id says when it was added."""
+    """Return the age of a stream entry in seconds, by its id."""
     return None if entry is None else now - int(entry.partition("-")[0]) / 1000
 
 
 def jobs_with_tables(client: redis.Redis, keys: Keys) -> list[str]:
-    """Open jobs that publish into Delta tables, of the newest. Raises: redis.RedisError."""
+    """Return the newest open jobs that publish into Delta tables. Raises: redis.RedisError."""
     jobs, pipe = open_jobs(client, keys), client.pipeline(transaction=False)
     for job in jobs:
         pipe.hget(keys.of(job).job, "spec")
@@ -190,7 +185,7 @@ def _has_tables(spec: str) -> bool:
 
 
 def open_jobs(client: redis.Redis, keys: Keys) -> list[str]:
-    """Jobs that have not ended, of the newest. Raises: redis.RedisError."""
+    """Return the newest open jobs. Raises: redis.RedisError."""
     still_open = [status for status in Status if not status.terminal]
     return Queries(client, keys).ids(still_open, limit=JOBS_EXAMINED)[:JOBS_EXAMINED]
 
@@ -198,7 +193,7 @@ def open_jobs(client: redis.Redis, keys: Keys) -> list[str]:
 def _open_records(
     client: redis.Redis, keys: Keys
 ) -> tuple[tuple[JobWarehouse, ...], tuple[str, ...]]:
-    """The warehouses of open jobs, and the jobs that a newer release has stored."""
+    """Return the warehouses of open jobs, and the jobs that a newer release has stored."""
     jobs, pipe = open_jobs(client, keys), client.pipeline(transaction=False)
     for job in jobs:
         pipe.hmget(keys.of(job).job, "warehouse", "warehouse_id", "schema")

@@ -1,4 +1,4 @@
-"""Runs on the thread of the caller what a coordinator does in the background."""
+"""Runs the background work of a coordinator on the thread of the caller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unstuck.coordinator.publishing.background import Work
 
 
 class AtOnce:
-    """As ``Background``, without threads. It does not begin what it is doing."""
+    """Like ``Background``, without threads. It does not start work that is already running."""
 
     exhausted = False
 

@@ -56,8 +56,7 @@ Failing = Mapping[str, BaseException | type[BaseException]]
 
 
 class _Limits(WatchdogClient):
-    """In the place of a watchdog: the time limits of a spec, progress, and the secrets that steps
-    were given.
+    """Replaces a watchdog: time limits of a spec, progress, and the secrets of steps.
 
     Attributes:
         off: somebody is at the terminal, so no time of this attempt counts.
@@ -65,8 +64,10 @@ class _Limits(WatchdogClient):
     """
 
     def __init__(self, over: Callable[[Clock], None], shown: Callable[[str], None]) -> None:
-        """``over``: is told, in a thread, of a limit that has run out. ``shown``: of the progress
-        of the attempt.
+        """Create the limits.
+
+        ``over`` is called in a thread when a limit has expired, ``shown`` with the progress of the
+        attempt.
         """
         self._over, self._shown = over, shown
         self._pid, self._lock, self._holding = (
@@ -96,7 +97,7 @@ class _Limits(WatchdogClient):
         raise RuntimeError(why)
 
     def _tell(self, **changes: Any) -> None:
-        """There is nobody to tell, but for who looks at the progress or shows what is printed."""
+        """Report to nobody but the viewers of progress and output."""
         if new_secrets := changes.get("secrets"):
             self.secrets = Secrets.of({**self.secrets.values, **new_secrets})
         with self._lock:
@@ -106,7 +107,7 @@ class _Limits(WatchdogClient):
 
 
 class _Terminal:
-    """Standard input of a terminal, which says when it is about to be read."""
+    """Standard input of a terminal, which reports that it is about to be read."""
 
     def __init__(self, stream: TextIO, read: Callable[[], None]) -> None:
         self._stream, self._read = stream, read
@@ -128,7 +129,7 @@ class _Terminal:
 
 
 class RunnerHere(AttemptHost):
-    """The runner of this process, which runs one attempt after the other and is never replaced.
+    """The runner of this process, which runs attempts one by one and is never replaced.
 
     Attributes:
         interrupted: the user wants no more: by Ctrl-C, or by leaving the debugger.
@@ -143,7 +144,8 @@ class RunnerHere(AttemptHost):
         driver: Callable[[], Driver] | None = None,
         progress: Callable[[Token, str], None] = lambda token, text: None,
     ) -> None:
-        """
+        """Create the runner.
+
         Args:
             driver: the one that attempts share, asked for when one first needs Spark; None: one of
                 this runner.
@@ -170,17 +172,15 @@ class RunnerHere(AttemptHost):
 
     @property
     def secrets(self) -> Secrets:
-        """All that the steps of this process were given so far."""
+        """Return all secrets that steps of this process were given so far."""
         return self._limits.secrets
 
     def make_fail(self, fail: Failing, times: int) -> None:
-        """Let the first ``times`` attempts of each group, fork or member raise its error before
-        their steps.
-        """
+        """Let the first ``times`` attempts of each group or member raise its error."""
         self._fail, self._times, self._failed = fail, times, {}
 
     def failing(self, group: str) -> BaseException | type[BaseException] | None:
-        """The error that the attempt of ``group`` that runs is to raise."""
+        """Return the error that the running attempt of ``group`` is to raise."""
         error = self._fail.get(group, self._fail.get(split_member(group)[0]))
         self._failed[group] = self._failed.get(group, 0) + 1
         if error is None or self._failed[group] > self._times:
@@ -197,7 +197,7 @@ class RunnerHere(AttemptHost):
             _AttemptHere(self, claim.token, claim, finish).run()
 
     def close(self) -> None:
-        """Stop the session, unless it is somebody else's, and remove the temporary files."""
+        """Stop the session, unless other code started it, and remove the temporary files."""
         self._spark.stop()
         shutil.rmtree(self.temporary, ignore_errors=True)
 
@@ -236,13 +236,13 @@ class RunnerHere(AttemptHost):
         return kind, failure
 
     def made_nothing(self, group: str, job: str) -> None:
-        """Nothing: no run retries another."""
+        """Return nothing: no run retries another."""
 
     # -- interrupts --------------------------------------------------------------------------------
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C and time limits end what runs in the block.
+        """Let Ctrl-C and time limits end the code in the block.
 
         Outside of the main thread only ``ctx`` says so.
         """
@@ -282,15 +282,13 @@ class RunnerHere(AttemptHost):
         raise KeyboardInterrupt
 
     def leave(self, error: BaseException | None = None) -> None:
-        """The user wants no more, and has said so by ``error`` or Ctrl-C: end the attempt that
-        runs, too.
-        """
+        """End the running attempt because the user has ended the run, by ``error`` or Ctrl-C."""
         self.interrupted, self.left_with = True, error or KeyboardInterrupt()
         if self.held is not None and not self.held.ended:
             self._take_instruction(self.held.token, Instruction.CANCEL, None)
 
     def _over(self, clock: Clock) -> None:
-        """Called by a timer."""
+        """Handle the end of a timer."""
         held = self.held
         if held is None or held.ended or held.instruction is not None or self._limits.off:
             return
@@ -299,9 +297,7 @@ class RunnerHere(AttemptHost):
             self._interrupt_later(held)
 
     def _interrupt_later(self, held: Held) -> None:
-        """Interrupt the main thread; first Spark has a moment to end its jobs, after which Python
-        returns by itself.
-        """
+        """Interrupt the main thread. Before that, Spark gets a moment to end its jobs."""
 
         def interrupt() -> None:
             if not held.released.wait(_LEAVES if self._on_spark else 0.0):
@@ -311,7 +307,7 @@ class RunnerHere(AttemptHost):
 
 
 class _AttemptHere(Attempt):
-    """An attempt that may be told to fail."""
+    """An attempt that may be made to fail."""
 
     _runner: RunnerHere
 

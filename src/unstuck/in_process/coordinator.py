@@ -1,6 +1,4 @@
-"""One coordinator without Redis: the real reconciler and sweep on the reference model of the
-store.
-"""
+"""One coordinator without Redis: the real reconciler and sweep on the reference model."""
 
 from __future__ import annotations
 
@@ -50,14 +48,14 @@ ID_ENDING = "-run"
 
 
 class JumpingClock:
-    """The time of day, which goes on by itself and jumps over waits."""
+    """The time of day, which advances by itself and skips waits."""
 
     def __init__(self, now: datetime.datetime | None = None) -> None:
-        """``now``: where it begins."""
+        """Create the clock. ``now``: its start."""
         self._ahead = 0.0 if now is None else now.timestamp() - time.time()
 
     def __call__(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         return time.time() + self._ahead
 
     def jump(self, seconds: float) -> None:
@@ -65,7 +63,7 @@ class JumpingClock:
 
 
 class _WarehousesHere(Warehouses):
-    """Judges the run of a tick as of its tick, also if a test runs a tick that is to come."""
+    """Judges the run of a tick as of its tick, also if a test runs a future tick."""
 
     def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
         request = PublishRequest.of(state, time.time())
@@ -103,7 +101,7 @@ class StoreHere:
         return getattr(self._core, name)  # end, job, command, acknowledge, halt, tick, free_slots
 
     def listening(self, now: float, max_age: float) -> dict[str, list[RunnerStatus]]:
-        """This process is the one runner, of every queue that a job names."""
+        """Return this process as the one runner of every queue that a job names."""
         open_jobs = [job.record for job in self._core.jobs.values() if not job.record.terminal]
         plans = [plan_of(job.spec, job.texts) for job in open_jobs]
         queues = tuple(
@@ -153,7 +151,7 @@ class StoreHere:
         return [lane for lane, offers in self._core.ready.items() if offers]
 
     def wake_ups(self, lanes: object, listening: object, now: float) -> dict[str, int]:
-        """None: nobody sleeps."""
+        """Send no wake-ups, since no runner sleeps."""
         return {}
 
     def due(self, now: float, limit: int) -> list[str]:
@@ -194,7 +192,7 @@ class _SubmissionsHere:
 
 
 class Coordinator:
-    """Stores jobs and decides them, when it is asked to.
+    """Stores jobs, and decides them on request.
 
     Attributes:
         clock: of the store, of timers and of backoffs.
@@ -223,14 +221,14 @@ class Coordinator:
         self._submitter = Submitter(settings, None, submissions, CircuitBreaker())
 
     def submit(self, spec: JobSpec, key: str = "", *, take_over: bool = False) -> str:
-        """Store a job. Returns its id. Raises: as `Submitter.store_job`."""
+        """Store a job. Return its id. Raises: as `Submitter.store_job`."""
         fields = {"take_over": take_over, "id": f"{new_job_id(time.time())}{ID_ENDING}"}
         return self._submitter.store_job(
             spec, self._settings.warehouse, key, None, "", fields=fields
         ).id
 
     def decide(self) -> None:
-        """Decide whatever was reported or is due, and publish what is done."""
+        """Decide everything that was reported or is due, and publish completed jobs."""
         while entries := self._reports.read():
             by_job: dict[str, list[StreamEntry]] = {}
             for entry in entries:
@@ -251,16 +249,16 @@ class Coordinator:
         self._sweep.run()
 
     def take(self) -> Claim | None:
-        """The attempt whose turn is next; None if nothing stands ready."""
+        """Return the attempt whose turn is next; None if none is ready."""
         queues = sorted(map(queue_of, self.store.ready))
         return self.store.take(list(dict.fromkeys(queues)), "here", _mint(), whoami(), _mint())
 
     def jump(self) -> None:
-        """Go on at the time when something is due next."""
+        """Advance the clock to the next due time."""
         self.clock.jump(min(self.store.due.values(), default=0.0) - self.clock())
 
     def cancel(self, job: str, why: str) -> None:
-        """As `Client.cancel`, by the user of this process."""
+        """Cancel like `Client.cancel`, by the user of this process."""
         record = self.record(job)
         cancellation = command(record, "cancel", by=user_here(), why=why)
         if cancellation.answer is Answer.DONE:
@@ -275,7 +273,7 @@ class Coordinator:
         return self.store.jobs[job].record
 
     def show(self, job: str) -> JobInfo:
-        """The job as people see it, with what explains it."""
+        """Return the job as users see it, with its explanations."""
         state = self.store.load(job)
         assert state is not None
         now = self.store.now
@@ -298,7 +296,7 @@ class Coordinator:
         return JobInfo.of_state(state, now, due, explain(state, env, due, SHOWN))
 
     def events(self, job: str, after: int = 0) -> list[dict[str, Any]]:
-        """The event log of a job, from its entry ``after`` on."""
+        """Return the event log of a job, from its entry ``after`` on."""
         return self.store.jobs[job].events[after:]
 
 

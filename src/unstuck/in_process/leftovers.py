@@ -1,7 +1,7 @@
-"""The staging of runs whose process was killed: the next run in the same warehouse removes it.
+"""Removes the staging of runs whose process was killed, in the next run in the same warehouse.
 
-Each run locks a file in the staging of its job. The kernel gives the lock back when the process
-ends, however it ends.
+Each run locks a file in the staging of its job. The kernel releases the lock when the process ends,
+however it ends.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ _LOCK = "run.lock"  # its content is the version at which the job began
 
 @contextmanager
 def staging_of_run(warehouse: Warehouse, job: str, base: int, *, keep: bool) -> Iterator[None]:
-    """Lock the staging of a job during the block, and remove it after it but for what was
-    published.
+    """Lock the staging of a job during the block, and remove it afterwards except published files.
 
     Args:
         keep: leave it, for good.
@@ -41,7 +40,7 @@ def staging_of_run(warehouse: Warehouse, job: str, base: int, *, keep: bool) -> 
 
 
 def _locked(path: Path, base: int) -> AbstractContextManager[object]:
-    """The file, which holds the lock until it is closed; nothing where there are no locks."""
+    """Return the file, which holds the lock until it is closed; None where there are no locks."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+")
@@ -64,7 +63,7 @@ def _locked(path: Path, base: int) -> AbstractContextManager[object]:
 
 
 def remove_leftovers(warehouse: Warehouse) -> None:
-    """Remove the staging of runs whose process has died, but for what they have published.
+    """Remove the unpublished staging of runs whose process has died. Raises nothing.
 
     Raises nothing.
     """

@@ -1,6 +1,4 @@
-"""The parts of a spec that one process alone cannot give: some are refused, of the others people
-are told (pure).
-"""
+"""The parts of a spec that one process cannot provide: some are refused, others reported (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +12,10 @@ from unstuck.tasks.spec.outputs import OutputSpec
 
 
 def refuse_what_needs_a_fleet(spec: JobSpec) -> None:
-    """Raises: BadRequest: a step compacts a dataset, which asks the store who reads it."""
+    """Refuse a group that needs a fleet.
+
+    Raises: BadRequest: a step compacts a dataset, which asks the store who reads it.
+    """
     if compacting := [group.name for group in spec.groups if group.compacts]:
         raise BadRequest(
             f"compact: in group {listed(compacting)} asks Redis which jobs read the dataset, and "
@@ -24,9 +25,7 @@ def refuse_what_needs_a_fleet(spec: JobSpec) -> None:
 
 
 def told(spec: JobSpec, part: GroupSelection | None = None) -> Iterator[str]:
-    """Sentences about what the spec says and one process, or the ``part`` of it that runs, does not
-    do.
-    """
+    """Yield sentences about what the spec, or ``part``, requests in vain of one process."""
     if spec.schedule is not None:
         yield "schedule: has no effect here: the job runs once, now"
     if spec.notify:

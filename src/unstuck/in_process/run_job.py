@@ -1,6 +1,4 @@
-"""Runs jobs in this process: no Redis, no Celery, no fleet; the same deciding, steps, rules and
-publishing.
-"""
+"""Runs jobs in this process: no Redis, no Celery, no fleet; the same decisions and publishing."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ SHOWING = 0.5, 0.2  # seconds, and a part of the time, that may be spent to show
 
 @dataclass(frozen=True)
 class GroupEnd:
-    """How a group ended, or one member of a fork."""
+    """The end of a group, or of one member of a fork."""
 
     name: str
     state: GroupState
@@ -51,7 +49,7 @@ class GroupEnd:
 
 
 class JobResult:
-    """A job that has run to its end in this process.
+    """A job that has ended in this process.
 
     Attributes:
         job_id: of the job.
@@ -75,7 +73,7 @@ class JobResult:
 
     @property
     def groups(self) -> dict[str, GroupEnd]:
-        """By name; the members of a fork as ``name[0]``, ``name[1]``, …"""
+        """Return the groups by name; members of a fork as ``name[0]``, ``name[1]`` and so on."""
         return {
             member.id: GroupEnd(
                 member.id,
@@ -89,7 +87,7 @@ class JobResult:
         }
 
     def group(self, name: str) -> GroupEnd:
-        """Raises: NoSuchGroup: no group of this name has begun, or ended without."""
+        """Return a group. Raises: NoSuchGroup: no group of this name has begun or ended."""
         groups = self.groups
         if name not in groups:
             raise NoSuchGroup(f"the job has no group {name}{suggestion(name, groups)}")
@@ -97,7 +95,7 @@ class JobResult:
 
     @property
     def results(self) -> dict[str, Any]:
-        """By group, what its steps recorded; of a fork a list, in the order of its members."""
+        """Return the results of steps by group; for a fork a list, in the order of its members."""
         return {
             fork.name: recorded if fork.forked else recorded[0]
             for fork in self.view.groups
@@ -105,7 +103,7 @@ class JobResult:
         }
 
     def why(self) -> str:
-        """A line for the job, and for each group that has failed."""
+        """Return a line for the job, and for each group that has failed."""
         failed = [
             f"{group.name}: {group.state}: {group.reason.code}: {group.reason.text}"
             for group in self.groups.values()
@@ -115,12 +113,12 @@ class JobResult:
         return "\n".join([f"{job.name}: {self.view.why_line(job.id) or job.status}", *failed])
 
     def events(self) -> list[dict[str, Any]]:
-        """Its event log, the oldest first."""
+        """Return its event log, the oldest first."""
         return self._events
 
 
 class InProcess:
-    """One warehouse, in which jobs run one after another; waits are jumped over."""
+    """One warehouse, in which jobs run one after another; waits are skipped."""
 
     def __init__(
         self,
@@ -130,7 +128,8 @@ class InProcess:
         driver: Callable[[], Driver] | None = None,
         now: datetime.datetime | None = None,
     ) -> None:
-        """
+        """Create the object.
+
         Args:
             settings: of everything else; those of the environment by default.
             driver: of Spark, asked for when a group first needs it. None: this process has one of
@@ -155,8 +154,9 @@ class InProcess:
     def run_or_leave(
         self, *args: Any, leaves: tuple[type[BaseException], ...] = (), **named: Any
     ) -> JobResult:
-        """As `run`, for a program: where the user ended the job, by Ctrl-C say, the caller ends by
-        the same error.
+        """Run like `run`, for a program: if the user ends the job, raise the same error.
+
+        For example, Ctrl-C raises KeyboardInterrupt.
 
         Args:
             leaves: more errors of a step that end the caller, too, and are no failure of the step.
@@ -189,7 +189,7 @@ class InProcess:
         on_change: Callable[[JobInfo], None] | None = None,
         on_input: Callable[[], None] = lambda: None,
     ) -> JobResult:
-        """Run a job until it has ended, or cannot go on by itself.
+        """Run a job until it ends, or cannot continue by itself.
 
         Args:
             params, key, take_over: as of `Client.submit`.
@@ -239,7 +239,7 @@ class InProcess:
         return JobResult(view, list(self._coordinator.events(job)))
 
     def _check_host(self, plan: Plan) -> None:
-        """Raises: HostUnfit: this host lacks what a group of ``plan`` needs."""
+        """Check the host. Raises: HostUnfit: this host lacks what a group of ``plan`` needs."""
         on_spark = any(group.spec.spark for group in plan.groups.values())
         if lacks := lacking(self.settings, ["spark" if on_spark else LIGHT]):
             raise HostUnfit(lacks)
@@ -257,13 +257,11 @@ class InProcess:
         return part.spec
 
     def clean(self, text: str) -> str:
-        """``text`` with each secret that a step of this process was given replaced by its
-        reference.
-        """
+        """Return ``text`` with each secret of steps in this process replaced by its reference."""
         return self._runner.secrets.clean(text)
 
     def events(self, job: str, after: int = 0) -> list[dict[str, Any]]:
-        """The event log of a job, from its entry ``after`` on."""
+        """Return the event log of a job, from its entry ``after`` on."""
         return self._coordinator.events(job, after)
 
     def _progressed(self, token: Token, progress: str) -> None:
@@ -271,7 +269,7 @@ class InProcess:
         self._show(token.job)
 
     def _show(self, job: str) -> None:
-        """Tell how the job stands, unless that would take more than a part of the time."""
+        """Report the state of the job, unless that would take more than a part of the time."""
         began = time.monotonic()
         if self._on_change is not None and self._spent <= SHOWING[0] + SHOWING[1] * (
             began - self._began

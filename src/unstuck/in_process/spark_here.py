@@ -1,6 +1,4 @@
-"""The Spark driver of a process that runs attempts itself: of ``unstuck run``, `Job.run` and the
-test kit.
-"""
+"""The Spark driver of a process that runs attempts itself: ``unstuck run``, `Job.run`, tests."""
 
 from __future__ import annotations
 
@@ -15,16 +13,16 @@ class SparkHere:
     """Keeps one driver, and replaces it where a fleet would replace the runner."""
 
     def __init__(self, settings: Settings, temporary: Path) -> None:
-        """Starts nothing. ``temporary``: a folder for the files of the JVM."""
+        """Create the object without starting Spark. ``temporary``: a folder for JVM files."""
         self._settings, self._temporary = settings, temporary
         self._driver = Driver(settings, temporary=temporary)
         self._is_of_others = False  # they have started the context of the driver, and end it
 
     @property
     def driver(self) -> Driver:
-        """The driver, whose session starts when something first needs it.
+        """Return the driver, whose session starts when something first needs it.
 
-        It is another one after the session was stopped, its JVM has died, or steps have left
+        The driver is replaced after its session was stopped, its JVM has died, or steps have left
         something on the context.
         """
         if self._driver.spent:
@@ -35,7 +33,7 @@ class SparkHere:
         return self._driver
 
     def stop(self) -> None:
-        """End the session, unless others have started it."""
+        """End the session, unless other code started it."""
         if not self._is_of_others:
             self._driver.stop()
 
@@ -47,6 +45,6 @@ class SparkHere:
 
 
 def _has_context() -> bool:
-    """Whether this process has a Spark context; without importing Spark."""
+    """Return whether this process has a Spark context, without importing Spark."""
     pyspark = sys.modules.get("pyspark")
     return pyspark is not None and pyspark.SparkContext._active_spark_context is not None

@@ -1,5 +1,4 @@
-"""The reference model of the store: what the scripts of the worker and of the coordinator do, on
-Python values.
+"""The reference model of the store: the scripts of worker and coordinator on Python values.
 
 Every method is one script and happens at once. It must hold no logic of its own: the simulator runs
 the same calls against this and against the scripts on a real Valkey, and compares every answer and
@@ -53,7 +52,7 @@ class ReferenceStore(WorkerScripts):
         self.outbox: list[str] = []
 
     def submitted(self, key: str, fingerprint: str) -> str | None:
-        """As ``Store.submitted``. Raises: KeyTaken."""
+        """Return like ``Store.submitted``. Raises: KeyTaken."""
         existing, same = self.keys.get(key, (None, fingerprint))
         if existing is not None and same != fingerprint:
             raise KeyTaken(existing)
@@ -62,8 +61,9 @@ class ReferenceStore(WorkerScripts):
     def submit(
         self, record: JobRecord, fingerprint: str = "f", reason: str = ""
     ) -> tuple[str, bool]:
-        """As ``Store.submit``: the job that stands, and whether it is this one. Raises: KeyTaken,
-        NotEnded.
+        """Store like ``Store.submit``: return the job, and whether it is new.
+
+        Raises: KeyTaken, NotEnded.
         """
         if record.id in self.jobs:
             return record.id, True
@@ -120,7 +120,7 @@ class ReferenceStore(WorkerScripts):
         )
 
     def _outlived(self, until: float) -> bool:
-        """Taken before the clock was set back."""
+        """Return whether the lock was taken before the clock was set back."""
         return until - self.now > max(self.lock_term, 60.0)
 
     def end(self, job_id: str, owner: str, *, anyway: bool = False) -> EndAnswer:
@@ -293,9 +293,7 @@ class ReferenceStore(WorkerScripts):
         self._stream.count(acks.counts.items())
 
     def _set_due(self, job_id: str, due: float | None, due_seen: str) -> None:
-        """Later only if it still is what was set when the pass began, and its term has not run out;
-        earlier always.
-        """
+        """Set the due time: earlier always, later only for a pass that set it within its term."""
         if due is None:
             self.due.pop(job_id, None)
             return
@@ -363,7 +361,7 @@ class ReferenceStore(WorkerScripts):
         listening: Mapping[str, Sequence[RunnerStatus]],
         waiting: Callable[[str], int],
     ) -> dict[str, int]:
-        """``waiting``: how many wake-ups lie in a queue of the broker."""
+        """Return wake-ups. ``waiting``: how many wake-ups are in a queue of the broker."""
         needed: dict[str, int] = {}
         for lane in lanes:
             pool, offers = pool_of(lane), len(self.ready.get(lane, ()))
@@ -379,7 +377,7 @@ class ReferenceStore(WorkerScripts):
         }
 
         def choose(queue: str) -> bool:
-            """An idle runner of the queue has its wake-up: of those on the fewest queues."""
+            """Choose an idle runner of the queue for a wake-up: one with the fewest queues."""
             candidates = [
                 (len(runner.queues), runner.id)
                 for runner in idle.values()

@@ -30,7 +30,7 @@ class StoredJob:
 
 
 class Reports(Protocol):
-    """As much of the report stream as the scripts touch."""
+    """The part of the report stream that the scripts use."""
 
     def add(self, fields: Fields) -> None: ...
     def ack(self, ids: Iterable[str]) -> list[str]: ...

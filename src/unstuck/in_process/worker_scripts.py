@@ -16,14 +16,12 @@ from unstuck.tasks.transport.lease import Claim, FinishAnswer, RenewAnswer
 
 
 class WorkerScripts:
-    """All jobs, the due index, the offers that stand; each method is one script, and happens at
-    once.
-    """
+    """All jobs, the due index and the offers. Each method is one script, and atomic."""
 
     def __init__(
         self, clock: Callable[[], float], stream: Reports, *, lock_term: float, lease_ttl: float
     ) -> None:
-        """``clock``: seconds since the epoch. ``stream``: the report stream.
+        """Create the scripts. ``clock``: seconds since the epoch. Terms are in seconds.
 
         The terms are in seconds.
         """
@@ -47,7 +45,7 @@ class WorkerScripts:
 
     @property
     def now(self) -> float:
-        """Seconds in microseconds' precision, as the scripts print them."""
+        """Return seconds with the precision of microseconds, as the scripts print them."""
         return round(self._clock(), 6)
 
     def take(
@@ -82,9 +80,7 @@ class WorkerScripts:
         return None
 
     def _next_offer(self, queue: str, staying: set[Offer]) -> tuple[Offer, float, str] | None:
-        """The offer whose turn is next on this queue, its turn and its lane, among those whose
-        pools have a slot.
-        """
+        """Return the next offer of a queue whose pool has a free slot, with its turn and lane."""
         lanes = [lane for lane in sorted(self.ready) if queue_of(lane) == queue]
         candidates = [
             (*min(rest.items(), key=by_turn), lane)
@@ -99,7 +95,7 @@ class WorkerScripts:
         return min(candidates, key=lambda candidate: candidate[1], default=None)
 
     def _stays(self, offer: Offer, worker: str) -> bool:
-        """It stands, and other hosts than that of ``worker`` are asked first."""
+        """Return whether the offer stays, because hosts other than ``worker``'s come first."""
         job = self.jobs.get(offer.job)
         attempt = job.attempts.get(offer.group) if job else None
         if job is None or attempt is None or job.record.terminal or self._held(job.record):
@@ -259,6 +255,6 @@ class WorkerScripts:
 
 
 def by_turn(entry: tuple[Offer, float]) -> tuple[float, str]:
-    """As Redis sorts: what has the same turn by its bytes."""
+    """Sort like Redis: by turn, then by bytes."""
     offer, turn = entry
     return turn, str(offer)

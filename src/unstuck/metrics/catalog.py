@@ -1,8 +1,7 @@
-"""The catalogue of metrics: the name, the kind, the labels and the help of each. docs/metrics.md is
-made from it.
+"""The catalog of metrics: name, kind, labels and help of each; docs/metrics.md is generated.
 
-Labels are names that people have given or words of ours, never ids, and each metric has a bounded
-number of them.
+Labels are user-defined names or fixed words, never ids, and each metric has a bounded number of
+series.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _FAMILIES: dict[Kind, type[Family]] = {
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """One metric. ``most``: how many of it are shown at once, each with labels of its own."""
+    """One metric. ``most``: its maximum number of series."""
 
     kind: Kind
     name: str
@@ -34,12 +33,12 @@ class MetricSpec:
     most: int = 200
 
     def family(self) -> Family:
-        """An empty family of samples."""
+        """Return an empty family of samples."""
         return _FAMILIES[self.kind](self.name, self.help, labels=self.labels)
 
     @property
     def samples(self) -> tuple[str, ...]:
-        """The names of its samples."""
+        """Return the names of its samples."""
         return (
             tuple(self.name + end for end in ("_bucket", "_count", "_sum"))
             if self.kind == "histogram"

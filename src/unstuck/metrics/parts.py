@@ -1,8 +1,8 @@
-"""The parts of a scrape: each asks Redis for what it needs and writes its samples, and what it
-cannot read is left out.
+"""The parts of a scrape: each reads its data from Redis and writes its samples.
 
-A part is a generator. It puts its questions into the pipeline, yields, and is sent the answers; all
-parts share the pipeline, so a scrape takes a fixed number of round trips.
+A part is a generator. It puts its queries into the pipeline, yields, and is sent the answers; all
+parts share the pipeline, so a scrape takes a fixed number of round trips. Unreadable entries are
+left out.
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ def _add_ended(sheet: Sheet, name: str, counts: Mapping[str, int]) -> None:
 
 
 def late_jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
-    """Since when the jobs are late that no schedule submits, those first that are late for
-    longest.
-    """
+    """Write since when unscheduled jobs are late, the latest first."""
     pipe.hgetall(keys.expected_state)
     (texts,) = yield
     since = dict[str, float]()
@@ -91,7 +89,7 @@ def late_jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
 
 
 def decisions(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
-    """How far coordinators are behind."""
+    """Write how far coordinators are behind."""
     pipe.hget(keys.alive, "at")
     pipe.zrange(keys.due, 0, 0, withscores=True)
     pipe.zrange(keys.schedules_due, 0, 0, withscores=True)
@@ -170,9 +168,7 @@ def _state_of(runner: RunnerStatus, heard_after: float) -> str:
 
 
 def offers(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
-    """Slots of pools, and by queue and pool since when the oldest of the offers stands whose turn
-    is next.
-    """
+    """Write the slots of pools, and the age of the oldest next offer by queue and pool."""
     pipe.zrange(keys.lanes, 0, MOST_LANES - 1)
     pipe.hgetall(keys.pools)
     lanes, sizes = yield
@@ -247,7 +243,7 @@ def backlogs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
 
 
 def notices(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
-    """Of each target for which notices wait, the oldest among those that are tried next."""
+    """Write, for each target with waiting notices, the oldest of those to be sent next."""
     pipe.xrange(keys.outbox, count=1)
     pipe.zrange(keys.notices_due, 0, MOST_TARGETS - 1)
     unspread, targets = yield
@@ -298,7 +294,7 @@ PARTS: tuple[Callable[[Pipeline, Keys, Sheet], Part], ...] = (
 
 
 def _number(text: str) -> float:
-    """A number as Redis keeps it; 0 for what is none."""
+    """Return a number as Redis stores it; 0 if it is not a number."""
     try:
         number = float(text)
     except ValueError:

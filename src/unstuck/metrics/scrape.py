@@ -1,6 +1,4 @@
-"""One scrape: all parts ask Redis together, in a few round trips; scrapes that come at once share
-one computation.
-"""
+"""One scrape: all parts query Redis together, and simultaneous scrapes share one result."""
 
 from __future__ import annotations
 
@@ -80,9 +78,7 @@ def _add_problems(client: redis.Redis, settings: Settings, sheet: Sheet) -> None
 
 
 def _answered(part: Part, answers: list[object], name: str, sheet: Sheet) -> bool:
-    """Give a part its answers. Returns whether it has asked more; a part that fails is left out and
-    counted.
-    """
+    """Give a part its answers. Return whether it has more queries; a failing part is left out."""
     try:
         refused = next(
             (answer for answer in answers if isinstance(answer, redis.ResponseError)), None
@@ -107,7 +103,7 @@ def _answered(part: Part, answers: list[object], name: str, sheet: Sheet) -> boo
 
 
 class Exporter(Collector):
-    """The metrics for the client library of Prometheus, read anew at each scrape.
+    """The metrics for the client library of Prometheus, read at each scrape. Thread-safe.
 
     Safe to use from several threads.
     """
@@ -119,11 +115,11 @@ class Exporter(Collector):
         self._away = False
 
     def describe(self) -> Iterable[Family]:
-        """The names, for a registry that must not scrape to learn them."""
+        """Return the names, for a registry that must not scrape to learn them."""
         return [metric.family() for metric in catalog.CATALOG]
 
     def collect(self) -> Iterable[Family]:
-        """The metrics now; ``unstuck_up`` alone is 0 if Redis does not answer."""
+        """Return the current metrics; only ``unstuck_up`` (0) if Redis does not answer."""
         with self._lock:
             mine = self._under_way is None
             under_way = self._under_way = self._under_way or Future()

@@ -1,6 +1,4 @@
-"""The sheet onto which the parts of a scrape write their samples, within the bounds of the
-catalogue.
-"""
+"""The sheet for the samples of the parts of a scrape, within the bounds of the catalog."""
 
 from __future__ import annotations
 
@@ -31,13 +29,13 @@ class Sheet:
         return self._families[metric.name]
 
     def add(self, metric: MetricSpec, value: float, *labels: str) -> None:
-        """One sample of a metric whose labels are words of ours."""
+        """Add one sample of a metric with fixed labels."""
         family = self._family(metric)
         assert not isinstance(family, HistogramMetricFamily)
         family.add_metric(labels, float(value))
 
     def add_all(self, metric: MetricSpec, values: Iterable[tuple[Sequence[str], float]]) -> None:
-        """One sample for each of ``values``, of which the first are kept if they are too many."""
+        """Add one sample for each of ``values``; the first ones if there are too many."""
         samples = list(values)
         if (left := len(samples) - metric.most) > 0:
             self._left_out[metric.name, "too_many"] += left
@@ -45,7 +43,7 @@ class Sheet:
             self.add(metric, value, *labels)
 
     def add_histogram(self, metric: MetricSpec, totals: Totals, *labels: str) -> None:
-        """The times of ``totals`` as a histogram."""
+        """Add the times of ``totals`` as a histogram."""
         family = self._family(metric)
         assert isinstance(family, HistogramMetricFamily)
         ends = [*map(floatToGoString, BUCKETS), "+Inf"]
@@ -54,23 +52,23 @@ class Sheet:
         )
 
     def age_since(self, at: float) -> float:
-        """Seconds since ``at``; 0 if that lies ahead, as after the clock was set back."""
+        """Return the seconds since ``at``; 0 if it is in the future: the clock was set back."""
         return max(0.0, self.at - at)
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:
-        """Reads one entry in Redis: one that is damaged is counted, and left out."""
+        """Read one entry in Redis; a damaged one is counted and left out."""
         try:
             yield
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
             self.unreadable(what)
 
     def unreadable(self, what: str) -> None:
-        """One entry in Redis could not be read."""
+        """Count an unreadable entry in Redis."""
         self._left_out[what, "unreadable"] += 1
 
     def families(self) -> list[Family]:
-        """All that was written, in the order of the catalogue."""
+        """Return all samples, in the order of the catalog."""
         for labels, count in self._left_out.items():
             self.add(catalog.LEFT_OUT, count, *labels)
         return [

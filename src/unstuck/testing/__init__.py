@@ -1,5 +1,6 @@
-"""Tests for jobs: a plugin of pytest with the fixture ``unstuck``. It needs no configuration, no
-fleet and no Redis.
+"""Tests for jobs: a pytest plugin with the fixture ``unstuck``.
+
+It needs no configuration, no fleet and no Redis.
 
 The names here are for annotations, as in ``def test_shop(unstuck: Unstuck)``; each is loaded on
 first use.

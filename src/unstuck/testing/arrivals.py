@@ -1,6 +1,4 @@
-"""The files that arrive in a test: each stream of a job is a folder of the test, which is filled
-before a run.
-"""
+"""The files that arrive in a test: each stream of a job becomes a folder of the test."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ from unstuck.testing.given_rows import frame_of
 
 
 class ArrivalQueue:
-    """Files that have arrived, and where the streams of jobs find them."""
+    """Files that have arrived, and the folders of streams."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder``: for those of all streams."""
+        """Create a queue. ``folder``: for the files of all streams."""
         self._folder = folder
         self._folders: dict[str, Path] = {}  # by the address of the stream in specs
         self._waiting: list[
@@ -33,7 +31,7 @@ class ArrivalQueue:
         self._count = 0
 
     def add(self, stream: str, rows: Any, file: str | None) -> None:
-        """Keep rows, or the content of a file, for the next job that has the stream.
+        """Keep rows, or the content of a file, for the next job with this stream.
 
         Raises:
             TypeError: they are no rows.
@@ -45,8 +43,7 @@ class ArrivalQueue:
         self._waiting.append((stream, content, file))
 
     def put(self, spec: JobSpec, running: Collection[str]) -> JobSpec:
-        """Write what has arrived. Returns the job, with folders of the test in the place of its
-        streams.
+        """Write the arrived files, and return the job with folders of the test as its streams.
 
         Raises:
             NotImplementedError: one of its groups that are ``running`` reads Kafka.
@@ -111,9 +108,7 @@ def _rows(content: Any, stream: str) -> list[Any]:
 
 
 def _write(stream: StreamInput, content: Any, path: Path) -> None:
-    """Write a file as a source of the stream would: under a name that does not count, until it is
-    whole.
-    """
+    """Write a file as a source would: under a temporary name until it is complete."""
     text = content if isinstance(content, str | bytes) else _in_format(stream, content)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}")
@@ -126,9 +121,7 @@ def _write(stream: StreamInput, content: Any, path: Path) -> None:
 
 
 def _in_format(stream: StreamInput, rows: list[Any]) -> bytes | str:
-    """``rows`` as a file of the format of ``stream``. They may have other columns than its schema:
-    files may.
-    """
+    """Return ``rows`` as a file of ``stream``. Columns may differ from its schema."""
     if stream.format in ("parquet", "orc"):
         import pyarrow.parquet as pq
         from pyarrow import orc
@@ -173,9 +166,7 @@ def _csv(stream: StreamInput, options: FileOptions, rows: list[Any]) -> str:
 
 
 def _as_text(value: Any) -> Any:
-    """A value as files have it: times in their ISO form; true and false in small letters, as in
-    JSON.
-    """
+    """Return a value as files write it: times in ISO form, booleans in lower case."""
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     return str(value).lower() if isinstance(value, bool) else str(value)

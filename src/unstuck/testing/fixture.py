@@ -1,4 +1,4 @@
-"""The fixture ``unstuck``: what tests ask of it."""
+"""The fixture ``unstuck`` for tests of jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OF_PYTEST = (pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exceptio
 
 
 class Unstuck:
-    """Runs jobs and steps of one test in this process, on a warehouse of its own.
+    """Runs jobs and steps of one test in this process, on its own warehouse.
 
     Attributes:
         warehouse: the address of the warehouse, as `published_files` takes it.
@@ -40,7 +40,8 @@ class Unstuck:
     def __init__(
         self, folder: Path, spark: SharedSpark, *, root: Path, tell: Callable[[str], None]
     ) -> None:
-        """
+        """Create the fixture.
+
         Args:
             folder: of the test; the warehouse is made in it.
             root: where the paths of specs are looked for, if not in the working folder.
@@ -55,10 +56,9 @@ class Unstuck:
 
     @property
     def spark(self) -> Any:
-        """A Spark session for frames of this test, with views of its own; the first of a run of
-        tests starts the JVM.
+        """A Spark session for frames of this test, with its own views.
 
-        It is another one after a step has stopped Spark, or left something on its context.
+        A new session replaces it after a step has stopped Spark, or left something on its context.
 
         Raises: UnstuckError: Spark cannot start on this machine.
         """
@@ -78,7 +78,7 @@ class Unstuck:
         mode: Mode = "replace",
         partition_by: Sequence[str] = (),
     ) -> int:
-        """Publish a dataset that jobs read under ``inputs:``. Returns the version of the warehouse.
+        """Publish a dataset for jobs that read it under ``inputs:``. Return the warehouse version.
 
         Args:
             rows: mappings, or a frame of pandas, Arrow, Spark, Polars or DuckDB.
@@ -95,7 +95,7 @@ class Unstuck:
         )
 
     def rows(self, dataset: str, *, order_by: str | Sequence[str] = ()) -> list[dict[str, Any]]:
-        """The rows of a published dataset as mappings, at its newest version.
+        """Return the rows of a published dataset as mappings, at its newest version.
 
         Args:
             order_by: columns; left out: the order of its files.
@@ -105,8 +105,9 @@ class Unstuck:
         return rows_of(self.frame(dataset, "arrow"), order_by)
 
     def frame(self, dataset: str, to: Kind = "pandas") -> Any:
-        """A published dataset, at its newest version, as a frame of pandas (with Arrow types),
-        Arrow, DuckDB or Spark.
+        """Return a published dataset as a frame of pandas (Arrow types), Arrow, DuckDB or Spark.
+
+        The version is the newest.
 
         Raises: DatasetNotFound: it is not published; ModuleNotFoundError: the library is not
         installed.
@@ -116,8 +117,9 @@ class Unstuck:
         return as_kind(read_arrow(self._log, dataset), to)
 
     def arrive(self, stream: str, rows: Any, *, file: str | None = None) -> None:
-        """Let a file arrive for a stream of the next job that is run, in the format that its spec
-        says.
+        """Let a file arrive for a stream of the next job, in the format of its spec.
+
+        Each stream of files becomes a folder of this test.
 
         Each stream of files is a folder of this test, in the place of that in the spec.
 
@@ -135,7 +137,7 @@ class Unstuck:
         self._arrivals.add(stream, rows, file)
 
     def table(self, rows: Any, schema: str | None = None) -> Any:
-        """Rows as an Arrow table with these columns and types, such as an input without rows.
+        """Return rows as an Arrow table with these columns and types, for example without rows.
 
         Raises: as `publish`.
         """
@@ -154,8 +156,7 @@ class Unstuck:
         fail: Failing | None = None,
         times: int = 1,
     ) -> JobRun:
-        """Run a job in this process, until it has ended or cannot go on by itself. Waits for a
-        retry take no time.
+        """Run a job in this process until it ends or cannot continue. Retries do not wait.
 
         Args:
             spec: a job in Python, ``module:job``, the path of a file, a `JobSpec`, or a mapping as
@@ -181,7 +182,7 @@ class Unstuck:
         return self._run(job, selection, fail=fail, times=times)
 
     def at(self, when: When, spec: Spec, params: Mapping[str, Any] | None = None) -> TickRun:
-        """The run of a schedule that is due at a moment: its tick, its parameters, and ``run()``.
+        """Return the run of a schedule that is due at a moment: its tick and its parameters.
 
         Args:
             when: as ``2026-03-29 02:30``, on the clock of the schedule's zone. The newest tick up
@@ -198,7 +199,7 @@ class Unstuck:
         return TickRun(tick, job.values, partial(self._run, job, now=tick))
 
     def ticks(self, spec: Spec, first: When, end: When) -> list[datetime]:
-        """The ticks of a schedule from ``first`` on and before ``end``, on the clock of its zone.
+        """Return the ticks of a schedule from ``first`` to before ``end``, in its zone.
 
         Raises:
             SpecError: the spec is wrong.
@@ -207,9 +208,7 @@ class Unstuck:
         return ticks_between(self._scheduled(spec, {}), first, end)
 
     def _scheduled(self, spec: Spec, params: Mapping[str, Any]) -> JobSpec:
-        """Return a spec with its schedule, as it is set in a fleet that has the time zone of the
-        tests.
-        """
+        """Return a spec with its schedule, as if set in a fleet with the time zone of the tests."""
         return read_spec(spec, params, self._root, scheduled=True).in_zone(
             self._spark.settings.time_zone
         )
@@ -253,8 +252,7 @@ class Unstuck:
         output: str | None = None,
         spark: bool = True,
     ) -> StepRun:
-        """Call the function of one step, ``fn(spark, ctx, **params)``, with a context as a worker
-        gives it.
+        """Call a step, ``fn(spark, ctx, **params)``, with a context as on a worker.
 
         Args:
             inputs: by name, what ``ctx.input`` answers: rows or frames, as for `publish`.
@@ -278,7 +276,7 @@ class Unstuck:
         results: Results | None = None,
         output: str = "sql",
     ) -> StepRun:
-        """Run one SQL statement as a step, in which ``:name`` is a parameter.
+        """Run one SQL statement as a step; ``:name`` is a parameter.
 
         Args:
             statement: its text, or the path of a file with it.
@@ -315,5 +313,5 @@ class Unstuck:
         )
 
     def _path(self, path: Path) -> Path:
-        """``path`` in the working folder, or else in the root of the tests."""
+        """Return ``path`` in the working folder, or else in the root of the tests."""
         return path if path.exists() else self._root / path

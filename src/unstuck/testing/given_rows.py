@@ -1,6 +1,4 @@
-"""The rows that a test gives, as mappings or as a frame of any library, and the frames that it gets
-back.
-"""
+"""Converts rows of a test, as mappings or frames of any library, and frames for the test."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def frame_of(data: Any, schema: str | None = None, *, about: str = "rows") -> An
 
 
 def _table(data: Any, about: str) -> Any:
-    """An Arrow table; None of no rows. Raises: TypeError, OutputInvalid."""
+    """Return an Arrow table; None for no rows. Raises: TypeError, OutputInvalid."""
     import pyarrow as pa
 
     if hasattr(data, "__arrow_c_stream__"):
@@ -75,7 +73,7 @@ def _table(data: Any, about: str) -> Any:
 
 
 def rows_of(table: Any, order_by: str | Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The rows of an Arrow table as mappings, in the order of ``order_by``, with nulls last."""
+    """Return the rows of an Arrow table as mappings, in the order of ``order_by``, nulls last."""
     columns = [order_by] if isinstance(order_by, str) else order_by
     if columns:
         table = table.sort_by([(column, "ascending") for column in columns])
@@ -83,8 +81,9 @@ def rows_of(table: Any, order_by: str | Sequence[str] = ()) -> list[dict[str, An
 
 
 def as_kind(table: Any, kind: Kind) -> Any:
-    """An Arrow table as a frame of another library. Raises: ModuleNotFoundError; ValueError:
-    ``kind`` is none.
+    """Return an Arrow table as a frame of another library.
+
+    Raises: ModuleNotFoundError; ValueError: ``kind`` is unknown.
     """
     if kind == "pandas":
         import pandas as pd

@@ -1,4 +1,4 @@
-"""One step alone, with the context that a worker gives it and no job around it."""
+"""Runs one step alone, with the context of a worker and without a job."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class StepRun:
 
     @property
     def outputs(self) -> dict[str, int]:
-        """The rows of each output, by its name."""
+        """Return the rows of each output, by its name."""
         return {name: output.rows for name, output in self._outputs.items()}
 
     def rows(
         self, name: str | None = None, *, order_by: str | Sequence[str] = ()
     ) -> list[dict[str, Any]]:
-        """The rows of an output as mappings.
+        """Return the rows of an output as mappings.
 
         Args:
             name: of the output; None: the only one.
@@ -67,7 +67,7 @@ class StepRun:
         return rows_of(self.frame(name, "arrow"), order_by)
 
     def frame(self, name: str | None = None, to: Kind = "pandas") -> Any:
-        """The rows of an output as a frame of pandas (with Arrow types), Arrow, DuckDB or Spark.
+        """Return an output as a frame of pandas (with Arrow types), Arrow, DuckDB or Spark.
 
         Raises: KeyError: as `rows`; ModuleNotFoundError: the library is not installed.
         """

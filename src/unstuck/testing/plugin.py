@@ -1,6 +1,4 @@
-"""The plugin that pytest loads: fixtures alone, which import what they need when a test asks for
-them.
-"""
+"""The plugin that pytest loads: fixtures, which import only when a test uses them."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def _unstuck_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpark]:
-    """The Spark session of this run of tests, which starts when a group first needs it."""
+    """The Spark session of this test run, which starts when a group first needs it."""
     from unstuck.testing.shared_spark import SharedSpark
 
     shared = SharedSpark(tmp_path_factory.mktemp("unstuck-spark"))
@@ -34,7 +32,7 @@ def unstuck(
     tmp_path: Path,
     _unstuck_spark: SharedSpark,
 ) -> Unstuck:
-    """Jobs and steps of this test, with a warehouse that is empty and goes with the test."""
+    """Runs jobs and steps of this test, with an empty warehouse that is removed after the test."""
     from unstuck.testing.fixture import Unstuck
 
     # As a worker does with its working folder, for the modules that a spec names.

@@ -1,6 +1,4 @@
-"""Publishes the rows that a test gives, by the way of the outputs of a job: staged, marked, and
-named in the log.
-"""
+"""Publishes the rows of a test like outputs of a job: staged, marked, and named in the log."""
 
 from __future__ import annotations
 
@@ -22,14 +20,14 @@ Mode = Literal["replace", "append"]
 
 
 def new_token(group: str) -> Token:
-    """The token of an attempt that no job makes."""
+    """Return the token of an attempt that belongs to no job."""
     return Token(f"test-{secrets.token_hex(6)}", group, 1, "n", "test")
 
 
 def publish_frame(
     warehouse: Warehouse, name: str, frame: Any, mode: Mode, partition_by: Sequence[str]
 ) -> int:
-    """Publish ``frame`` as the dataset ``name``. Returns the version of the warehouse.
+    """Publish ``frame`` as the dataset ``name``. Return the version of the warehouse.
 
     Raises: OutputInvalid: the frame cannot be stored, or cannot stand beside the rows that are
     published.

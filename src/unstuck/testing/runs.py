@@ -1,4 +1,4 @@
-"""A job that has run in a test, and the run of a tick that is still to come."""
+"""A finished job of a test, and the run of a tick."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unstuck.testing.specs import SpecSelection
 
 
 class JobRun:
-    """A job that has run to its end, or to where it cannot go on by itself.
+    """A job that has ended, or cannot continue by itself.
 
     Attributes:
         params: the values of its parameters.
@@ -35,7 +35,7 @@ class JobRun:
         self._ended, self.params, self._log, self._spark = ended, dict(params), log, spark
 
     def __repr__(self) -> str:
-        """In an assertion that fails, pytest shows this; the whole of `why` stands below it."""
+        """Return the text that pytest shows for a failed assertion; `why` follows below it."""
         job = self._ended.view
         why = f": {job.reason.code}: {job.reason.text}" if job.reason else ""
         return f"<{job.name} is {job.status}{why}>"
@@ -51,33 +51,33 @@ class JobRun:
 
     @property
     def results(self) -> dict[str, Any]:
-        """By group, what its steps recorded; of a fork a list, in the order of its members."""
+        """Return the results of steps by group; for a fork a list, in the order of its members."""
         return self._ended.results
 
     @property
     def published(self) -> list[str]:
-        """The names of the datasets that it has published."""
+        """Return the names of the datasets that it has published."""
         return list(self._ended.view.published)
 
     def group(self, name: str) -> GroupEnd:
-        """A group, or a member of a fork as ``by_region[2]``: its ``state``, ``reason``,
-        ``results`` and ``attempts``.
+        """Return a group, or a member of a fork such as ``by_region[2]``.
+
+        It has ``state``, ``reason``, ``results`` and ``attempts``.
 
         Raises: NoSuchGroup: there is none of this name, or it never began.
         """
         return self._ended.group(name)
 
     def why(self) -> str:
-        """A line for the job, and for each group that has not succeeded: what happened."""
+        """Return a line for the job, and for each group that has not succeeded, with the reason."""
         return self._ended.why()
 
     def events(self) -> list[dict[str, Any]]:
-        """Its event log, the oldest first."""
+        """Return its event log, the oldest first."""
         return self._ended.events()
 
     def rows(self, name: str, *, order_by: str | Sequence[str] = ()) -> list[dict[str, Any]]:
-        """The rows of a dataset that it has published, or else of an output of its groups, as
-        mappings.
+        """Return the rows of a dataset that it published, or else of a staged output, as mappings.
 
         Args:
             order_by: columns; left out: the order of the files.
@@ -87,7 +87,7 @@ class JobRun:
         return rows_of(self.frame(name, "arrow"), order_by)
 
     def frame(self, name: str, to: Kind = "pandas") -> Any:
-        """As `rows`, as a frame of pandas (with Arrow types), Arrow, DuckDB or Spark.
+        """Return `rows` as a frame of pandas (with Arrow types), Arrow, DuckDB or Spark.
 
         Raises: DatasetNotFound: as `rows`; ModuleNotFoundError: the library is not installed.
         """
@@ -102,7 +102,7 @@ class JobRun:
         return as_kind(read_table(files, parts), to)
 
     def _staged(self, name: str) -> list[StagedOutput]:
-        """The output ``name`` of each of its groups and members. Raises: DatasetNotFound."""
+        """Return the output ``name`` of each of its groups and members. Raises: DatasetNotFound."""
         outputs = self._outputs_of_members()
         if parts := [by_name[name] for by_name in outputs if name in by_name]:
             return [part for part in parts if part.rows] or parts

@@ -1,4 +1,4 @@
-"""One Spark session for a run of tests. It starts when something first needs it."""
+"""One Spark session for a test run. It starts when something first needs it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _CONF = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
 
 
 class SharedSpark:
-    """The Spark driver of this process, with one session for each attempt, as a runner has it.
+    """The Spark driver of this process, with one session per attempt, as in a runner.
 
     Attributes:
         settings: those of the environment, with Spark on this machine unless they name a master.
     """
 
     def __init__(self, temporary: Path) -> None:
-        """Starts nothing. ``temporary``: a folder for the files of the JVM."""
+        """Create the object without starting Spark. ``temporary``: a folder for JVM files."""
         base = settings()
         overrides: dict[str, Any] = {"spark_conf": {**_CONF, **base.spark_conf}}
         if "spark_master" not in base.model_fields_set:
@@ -34,12 +34,12 @@ class SharedSpark:
 
     @property
     def driver(self) -> Driver:
-        """The driver of `SparkHere`."""
+        """Return the driver of `SparkHere`."""
         return self._spark.driver
 
     @property
     def session(self) -> Any:
-        """A new session of the driver, for frames of a test.
+        """Return a new session of the driver, for frames of a test.
 
         Raises: HostUnfit: this machine has no PySpark, or no Java that Spark can run on, or Spark
         does not start.
@@ -48,10 +48,10 @@ class SharedSpark:
         return self.driver.new_session()
 
     def check(self) -> None:
-        """Raises: HostUnfit: as `session`."""
+        """Check the host. Raises: HostUnfit: as `session`."""
         if lacks := lacking(self.settings, ["spark"]):
             raise HostUnfit(lacks)
 
     def stop(self) -> None:
-        """End the session, unless others have started it."""
+        """End the session, unless other code started it."""
         self._spark.stop()

@@ -1,4 +1,4 @@
-"""The specs that tests name, and the run of a schedule at one moment."""
+"""Reads the specs of tests, and the run of a schedule at one moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOMENT = datetime.timedelta(microseconds=1)
 
 
 class SpecSelection(NamedTuple):
-    """The groups of a job that run; where all are empty, all of them."""
+    """The groups of a job that run; all of them if empty."""
 
     only: Collection[str]
     from_: Collection[str]
@@ -29,18 +29,18 @@ class SpecSelection(NamedTuple):
 
     @classmethod
     def of(cls, *names: str | Collection[str]) -> SpecSelection:
-        """As a test gives them: one name, or several."""
+        """Return the selection of a test: one name, or several."""
         return cls(*([name] if isinstance(name, str) else name for name in names))
 
     def names(self, spec: JobSpec) -> set[str]:
-        """Raises: NoSuchGroup, SpecError: as `select`."""
+        """Return the names. Raises: NoSuchGroup, SpecError: as `select`."""
         return {group.name for group in (select(spec, *self).spec if any(self) else spec).groups}
 
 
 def read_spec(
     spec: Spec, params: Mapping[str, Any], root: Path, *, scheduled: bool = False
 ) -> JobSpec:
-    """A job: a value, the path of a file, or ``module:job``.
+    """Return a job from a value, the path of a file, or ``module:job``.
 
     Args:
         root: where a path is looked for that is not there in the working folder.
@@ -56,27 +56,26 @@ def read_spec(
 
 
 def schedule_of(spec: JobSpec) -> ScheduleSpec:
-    """Raises: ValueError: the job has no schedule."""
+    """Return the schedule of a job. Raises: ValueError: the job has no schedule."""
     if spec.schedule is None:
         raise ValueError(f"the job {spec.name} has no schedule:, so no tick of it comes")
     return spec.schedule
 
 
 def moment(when: When, zone: datetime.tzinfo) -> datetime.datetime:
-    """``when`` in ``zone``, unless it says its own.
+    """Return ``when`` in ``zone``, unless it has its own zone.
 
-    A time that the clock shows twice is the first of the two; one that it passes over counts on
-    from before the gap.
-
-    Raises: ValueError: it is no time.
+    Of a repeated local time the first counts; a skipped one counts from before the gap. Raises:
+    ValueError: it is not a time.
     """
     at = datetime.datetime.fromisoformat(when) if isinstance(when, str) else when
     return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(datetime.UTC)
 
 
 def tick_at(spec: JobSpec, when: When) -> datetime.datetime:
-    """The newest tick that is due at ``when``, on the clock of the schedule. Raises: ValueError:
-    there is none.
+    """Return the newest tick that is due at ``when``, in the zone of the schedule.
+
+    Raises: ValueError: there is none.
     """
     schedule = schedule_of(spec)
     at = moment(when, schedule.time_zone)
@@ -89,8 +88,9 @@ def tick_at(spec: JobSpec, when: When) -> datetime.datetime:
 
 
 def ticks_between(spec: JobSpec, first: When, end: When) -> list[datetime.datetime]:
-    """The ticks from ``first`` on and before ``end``, on the clock of the schedule. Raises:
-    ValueError.
+    """Return the ticks from ``first`` to before ``end``, in the zone of the schedule.
+
+    Raises: ValueError.
     """
     schedule = schedule_of(spec)
     begin, before = (
@@ -101,5 +101,5 @@ def ticks_between(spec: JobSpec, first: When, end: When) -> list[datetime.dateti
 
 
 def job_of(spec: JobSpec, tick: datetime.datetime) -> JobSpec:
-    """The job that runs for ``tick``. Raises: SpecError: a required parameter has no value."""
+    """Return the job of ``tick``. Raises: SpecError: a required parameter has no value."""
     return run_spec(spec, tick.astimezone(datetime.UTC))

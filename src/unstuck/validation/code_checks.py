@@ -49,9 +49,7 @@ class CodeOfSteps:
 
 
 class Statement(NamedTuple):
-    """One statement of a spec: its place, what its line and column are told of, its text, and its
-    conf.
-    """
+    """One statement of a spec: its place, the origin of its line and column, its text, its conf."""
 
     loc: Loc
     where: str
@@ -60,7 +58,7 @@ class Statement(NamedTuple):
 
 
 def groups_of(written: Written) -> dict[int, GroupSpec]:
-    """The groups of a wrong spec that can be read, with the text of SQL files that can be read."""
+    """Return the readable groups of a wrong spec, with the text of their readable SQL files."""
     readable = {}
     for i, group in enumerate(_list(_get(written.values, "groups"))):
         try:
@@ -74,7 +72,7 @@ def groups_of(written: Written) -> dict[int, GroupSpec]:
 
 
 def _with_sql(step: Step, written: Written) -> Step:
-    """Raises: ValueError: its SQL file cannot be read."""
+    """Add the text of SQL files. Raises: ValueError: an SQL file cannot be read."""
     if step.sql_file is None:
         return step
     return step.model_copy(
@@ -86,13 +84,11 @@ def _with_sql(step: Step, written: Written) -> Step:
 
 
 def code_problems(groups: Groups, written: Written, allowed: Sequence[str]) -> CodeOfSteps:
-    """Import the Python of ``groups`` as a worker would, and look whether it fits the spec; nothing
-    of it is run.
+    """Import the Python of ``groups`` as a worker would, and check it against the spec.
 
-    ``allowed``: the modules that steps may be in; empty: any.
+    Nothing of it is run. ``allowed``: the modules that steps may be in; empty: any.
 
-    Raises:
-        BadRequest: nothing can be imported here.
+    Raises: BadRequest: nothing can be imported here.
     """
     params = _get(written.values, "params")
     request = {
@@ -127,7 +123,7 @@ def code_problems(groups: Groups, written: Written, allowed: Sequence[str]) -> C
 def _wrong_names(
     groups: Groups, uses: Mapping[int, Mapping[int, Any]], written: Writes
 ) -> Iterator[SpecProblem]:
-    """Inputs that a step reads and nothing makes, and outputs that it should make and does not."""
+    """Yield inputs that nothing provides, and outputs that a step should make and does not."""
     by_name = {group.name: group for group in groups.values()}
     for i, group in groups.items():
         read = list(groups_read(group, by_name))
@@ -165,7 +161,7 @@ def _wrong_names(
 
 
 def _written_by(group: GroupSpec, uses: Mapping[int, Any]) -> set[str] | None:
-    """The outputs of a group; None if its Python may write others."""
+    """Return the outputs of a group; None if its Python may write others."""
     names = set(outputs_of(group))
     for j, step in enumerate(group.steps):
         if step.python:
@@ -181,8 +177,7 @@ def _written_by(group: GroupSpec, uses: Mapping[int, Any]) -> set[str] | None:
 def statement_problems(
     groups: Groups, written: Written, conf: Mapping[str, str]
 ) -> tuple[str, list[SpecProblem], list[SpecProblem]]:
-    """Parse the SQL of ``groups``: by Spark's own parser where there is Spark, else by sqlglot if
-    it is installed.
+    """Parse the SQL of ``groups``, by Spark's parser if installed, else by sqlglot if installed.
 
     ``conf``: of all sessions.
 
@@ -243,7 +238,7 @@ def _statements(groups: Groups, written: Written, conf: Mapping[str, str]) -> It
 
 
 def _by_sqlglot(statements: Sequence[str]) -> dict[str, Any]:
-    """As `unstuck.tasks.driver.parse_sql` answers."""
+    """Answer like `unstuck.tasks.driver.parse_sql`."""
     try:
         import sqlglot
     except ImportError:
@@ -271,9 +266,7 @@ def _by_sqlglot(statements: Sequence[str]) -> dict[str, Any]:
 
 
 def _ask(program: str, request: Any, within: float | None = None) -> Any:
-    """The JSON that ``program`` answers with; None if it fails, or does not answer ``within`` these
-    seconds.
-    """
+    """Return the JSON that ``program`` prints; None if it fails or exceeds ``within`` seconds."""
     command = [sys.executable, "-m", program]
     try:
         done = subprocess.run(

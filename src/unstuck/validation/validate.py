@@ -1,6 +1,4 @@
-"""Checks a spec without storing anything: the spec itself, its SQL, and its code if that is asked
-for.
-"""
+"""Checks a spec without storing it: the spec itself, its SQL, and its code on request."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ class ValidationDocument(Document):
 def validate_spec(
     written: Written, params: Mapping[str, Any] | None, settings: Settings, *, imports: bool = False
 ) -> tuple[Plan, ValidationDocument]:
-    """The plan of a spec that is right, and what is told of it.
+    """Return the plan of a valid spec, and the warnings.
 
     Args:
         params: None: required parameters need no value yet.
@@ -104,8 +102,7 @@ def validate_spec(
 
 
 def check_tables_by_code(job: JobSpec, settings: Settings) -> None:
-    """Check the tables that the SQL of ``job`` reads, by the code of its steps where only that can
-    tell.
+    """Check the tables that the SQL of ``job`` reads, importing the code of its steps if needed.
 
     The code is imported by another process, and only if a table is in doubt. If it cannot be
     imported there, the doubt is left to the run. Raises: SpecError: nothing provides a table.

@@ -1,4 +1,4 @@
-"""The clone that a demo runs from, and what its jobs have published."""
+"""The clone that a demo runs from, and the published rows of its jobs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ CHECKOUT = Path(__file__).resolve().parents[4]
 
 
 def published_rows(warehouse: str, dataset: str) -> list[dict[str, Any]]:
-    """Rows of a dataset, read as anybody would read them: from plain Parquet files, named by the
-    warehouse log.
-    """
+    """Read a dataset as any reader would: from the Parquet files that the warehouse log names."""
     import pyarrow.parquet as pq
 
     from unstuck.tasks.errors import DatasetNotFound

@@ -1,6 +1,4 @@
-"""``unstuck demo``: the flights pipeline end to end, on a fleet and an embedded Valkey of its
-own.
-"""
+"""``unstuck demo``: the flights pipeline end to end, on its own fleet and embedded Valkey."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ def demo(
         ),
     ] = False,
 ) -> None:
-    """Run the flights pipeline (336,776 flights) on a local fleet, live, and show what it found."""
+    """Run the flights pipeline (336,776 flights) on a local fleet, live, and show the result."""
     if lacking := missing(CHECKOUT, spark=not stream):
         raise BadRequest("The demo cannot run here:\n" + "\n".join(f"  {what}" for what in lacking))
     home = home.expanduser().resolve()
@@ -80,7 +78,7 @@ def demo(
 
 
 def missing(checkout: Path, *, spark: bool = True) -> list[str]:
-    """List all that this machine lacks for the demo, each with the way to get it."""
+    """List what this machine lacks for the demo, and how to get it."""
     lacking = []
     if not (checkout / SPEC).is_file():
         lacking.append(
@@ -102,9 +100,7 @@ def missing(checkout: Path, *, spark: bool = True) -> list[str]:
 
 
 def _prepare(home: Path) -> None:
-    """Give the fleet's processes a Valkey and a warehouse of their own, and let them import
-    ``examples``.
-    """
+    """Set up a Valkey, a warehouse and the import path of ``examples`` for the fleet."""
     os.environ.pop("UNSTUCK_REDIS_URL", None)
     os.environ.setdefault(
         "UNSTUCK_DRAIN_GRACE", "2s"
@@ -117,7 +113,7 @@ def _prepare(home: Path) -> None:
 
 
 def footer(fleet: LocalFleet) -> str:
-    """The workers with their process ids, and what a reader may do to them."""
+    """Return the workers with their process ids, and the signals to try on them."""
     kind = "spark-" if fleet.size.workers else "light-"
     pids = [
         f"{process.name} {process.pid}"
@@ -130,7 +126,7 @@ def footer(fleet: LocalFleet) -> str:
 
 
 def _run(fleet: LocalFleet, settings: Settings) -> ExitCode:
-    """Submit the flights, see them through, and show the report."""
+    """Submit the flights job, wait for its end, and show the report."""
     settings = settings.model_copy(update={"redis_url": fleet.redis_url})
     with connected(settings) as connection:
         submitted = connection.client.submit(JobSpec.from_file(SPEC))
@@ -150,7 +146,7 @@ def _run(fleet: LocalFleet, settings: Settings) -> ExitCode:
 
 
 def further(home: Path, warehouse: str, job: str, program: str) -> list[str]:
-    """Commands to go on with, each complete on a line of its own."""
+    """Return commands to try next, each complete on its own line."""
     at, place, reach = shlex.quote(str(home)), shlex.quote(warehouse), Home(home).reach
     return [
         "\nLook further:",

@@ -1,6 +1,4 @@
-"""``unstuck demo --stream``: files arrive in a folder, a schedule loads them, and the rows are
-counted at the end.
-"""
+"""``unstuck demo --stream``: files arrive, a schedule loads them, and the rows are counted."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ _IN_SPEC = "/data/landing/flights"
 
 
 def run_stream(fleet: LocalFleet, settings: Settings) -> ExitCode:
-    """Feed files, let a schedule load them, see to those that are broken, and compare what was fed
-    with the rows.
-    """
+    """Feed files, let a schedule load them, fix broken ones, and compare files with rows."""
     os.environ["UNSTUCK_REDIS_URL"] = fleet.redis_url  # for the commands below
     folder = fleet.home.path / "arriving"
     folder.mkdir()
@@ -99,7 +95,7 @@ def run_stream(fleet: LocalFleet, settings: Settings) -> ExitCode:
 
 
 def _placed(spec: Path, folder: Path, home: Path) -> str:
-    """A copy of ``spec`` whose stream is ``folder``."""
+    """Return a copy of ``spec`` whose stream is ``folder``."""
     copy = home / spec.name
     copy.write_text(spec.read_text().replace(_IN_SPEC, str(folder)))
     return str(copy)
@@ -110,20 +106,20 @@ def _feeder(folder: Path, *options: str) -> list[str]:
 
 
 def _command(*words: str) -> None:
-    """Run a command of ``unstuck`` as a reader would in another terminal."""
+    """Run a command of ``unstuck`` as a user would in another terminal."""
     stdout.print(f"\n$ unstuck {shlex.join(words)}", style="bold", soft_wrap=True)
     subprocess.run([sys.executable, "-m", "unstuck.cli", *words], check=True)
 
 
 class _Progress:
-    """How far feeding and loading are, in a line whenever that has changed."""
+    """The progress of feeding and loading, printed as a line when it changes."""
 
     def __init__(self, folder: Path, warehouse: str, schedules: ScheduleClient) -> None:
         self._folder, self._warehouse, self._schedules = folder, Warehouse(warehouse), schedules
         self._last = ""
 
     def until(self, what: str, holds: Callable[[], bool]) -> None:
-        """Raises: FleetFailed: ``what`` did not come in time."""
+        """Wait for ``what``. Raises: FleetFailed: it did not happen in time."""
         deadline = time.monotonic() + LIMIT
         while not holds():
             self._tell()
@@ -151,7 +147,7 @@ class _Progress:
 
 
 def _fed(folder: Path) -> Counter[datetime]:
-    """The flights of each hour, as the files have them."""
+    """Return the flights of each hour, as counted in the files."""
     counts: Counter[datetime] = Counter()
     for path in folder.glob("*.csv"):
         with path.open(newline="") as file:
@@ -168,7 +164,7 @@ def _reported(warehouse: str) -> Counter[datetime]:
 
 
 def compared(folder: Path, warehouse: str) -> ExitCode:
-    """Say whether each hour has as many flights in the dataset, and in the report, as were fed."""
+    """Report whether each hour has as many flights in dataset and report as in the files."""
     fed, loaded, reported = _fed(folder), _loaded(warehouse), _reported(warehouse)
     shown = table("", "HOURS", "FLIGHTS")
     for name, counts in (

@@ -1,6 +1,4 @@
-"""``unstuck logs`` shows what attempts logged and printed, from files beside the staging folders in
-the warehouse.
-"""
+"""``unstuck logs`` shows what attempts logged and printed, from files in the warehouse."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def logs(
     ] = False,
     as_json: JsonLines = False,
 ) -> None:
-    """Show what a job's attempts logged and printed.
+    """Show what attempts logged and printed. Lines of several groups begin with GROUP#ATTEMPT.
 
     Lines of several groups are led by GROUP#ATTEMPT.
     """
@@ -72,7 +70,7 @@ def logs(
 def _lines(
     client: Client, view: JobInfo, files: Files, group: str | None, every: bool, follow: bool
 ) -> Iterator[tuple[LogFile, str]]:
-    """Whole lines of logs as they grow; an unfinished last line only when nothing more can come."""
+    """Yield whole lines of growing logs; an unfinished last line only when the log is complete."""
     read: dict[str, int] = {}  # bytes of each log
     while True:
         ended = view.terminal or not follow

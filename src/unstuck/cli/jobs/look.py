@@ -86,10 +86,10 @@ def list_jobs(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs, the newest first, and what each waits for or how it ended.
+    """List jobs, the newest first, with the reason for which each waits or ended.
 
-    The runs of a backfill are one line, and so are the runs of a schedule that have FINISHED before
-    its newest run.
+    The runs of a backfill are one line, and so are the FINISHED runs of a schedule before its
+    newest run.
     """
     if late:
         if status or name or since is not None or unfold:
@@ -119,7 +119,7 @@ def list_jobs(
 
 
 def _list_late(as_json: bool) -> None:
-    """The names that are late, and that no schedule submits."""
+    """List the names that are late and that no schedule submits."""
     with connected() as connection:
         late_jobs = connection.client.late_jobs()
     if as_json:
@@ -138,9 +138,7 @@ def _list_late(as_json: bool) -> None:
 def print_listing(
     console: Console, lines: list[list[JobInfo]], waits: Mapping[str, str], now: float
 ) -> None:
-    """Print jobs as a table, several of them in one line; without key, parameters and reason where
-    none has one.
-    """
+    """Print jobs as a table. Several jobs get one line each, without columns that are empty."""
     jobs = [line[0] for line in lines]
     more = {
         "KEY": ["" if line[1:] else one_line(line[0].key) for line in lines],
@@ -193,7 +191,7 @@ def show(
     graph: Graph = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show all there is to know of one job, and the errors of its groups."""
+    """Show all details of one job, and the errors of its groups."""
     if as_yaml:
         sys.stdout.write(_spec_text(job))
         return
@@ -221,9 +219,7 @@ def show(
 
 
 def _small_inputs(view: JobInfo) -> list[str]:
-    """Hints for inputs of the job that are slow to read; none where its warehouse cannot be asked
-    from here.
-    """
+    """Return hints for inputs that are slow to read; none if the warehouse cannot be reached."""
     if not view.reads:
         return []
     future = call_in_thread(partial(small_files, view.warehouse), "small files")
@@ -268,7 +264,7 @@ def diff_lines(job: JobInfo) -> Iterator[Text]:
 
 
 def _spec_text(job: str) -> str:
-    """The spec of a job in the store, or in Python, as YAML."""
+    """Return the spec of a job in the store, or of a job in Python, as YAML."""
     import yaml
 
     if JOB_IN_PYTHON.fullmatch(job):
@@ -313,7 +309,7 @@ def _facts(job: JobInfo) -> TextTable:
 
 
 def _rest_of_reason(view: JobInfo) -> str:
-    """The whole reason, where neither the line above the tree nor an error below says so much."""
+    """Return the whole reason, unless the line above the tree or an error below contains it."""
     text = view.reason.text if view.reason else ""
     if view.status is Status.FINISHED:  # the line above the tree says nothing of it
         return text
@@ -336,7 +332,7 @@ def _due(view: JobInfo) -> str:
 
 
 def errors_of(view: JobInfo) -> Iterator[Text]:
-    """First and last error of every group that failed or is recovering, a few of them in full."""
+    """Return the first and last error of each failed or recovering group, a few of them in full."""
     for member in view.failed[:FAILED_SHOWN]:
         yield Text.assemble(
             "\n", (member.id, "bold"), " ", coloured(member.state), f" in attempt {member.attempt}"
@@ -355,10 +351,9 @@ def errors_of(view: JobInfo) -> Iterator[Text]:
 
 
 def why(job: LookArgument, as_json: AsJson = False) -> None:
-    """Say what a job waits for: since when, what was tried, what happens next and when, and what
-    would help.
+    """Explain what a job waits for: since when, what was tried, and what happens next.
 
-    Neighbouring groups whose explanation is the same, times included, are shown together.
+    Also shows what would help. Neighbouring groups with the same explanation are shown together.
     """
     with connected() as connection:
         explanations = connection.client.explain(find_job(connection.client, job, by_key=True))
@@ -378,7 +373,7 @@ def why(job: LookArgument, as_json: AsJson = False) -> None:
 
 
 def stacks_of(view: JobInfo) -> Iterator[Text]:
-    """Where the steps stand that run long, a few of them."""
+    """Return the current lines of code of long-running steps, a few of them."""
     stacks = {
         subject: explanation.stack
         for subject, explanation in view.explanations.items()
@@ -389,7 +384,7 @@ def stacks_of(view: JobInfo) -> Iterator[Text]:
 
 
 def stands_in_lines(stack: StepStack) -> str:
-    """Where a step stands, a line for each frame."""
+    """Return the stack of a step, one line for each frame."""
     sampled = f"as seen {clock(stack.at)}"
     since = f"at the same lines since {clock(stack.since)}, {sampled}" if stack.stood else sampled
     return "\n  ".join([since, *stack_lines(stack)])

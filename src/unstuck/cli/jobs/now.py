@@ -1,6 +1,4 @@
-"""``unstuck now``: the current problems, the running jobs, and the jobs that ended; the screen Now
-of the page.
-"""
+"""``unstuck now``: current problems, running jobs and recently ended jobs."""
 
 from __future__ import annotations
 
@@ -23,8 +21,7 @@ from unstuck.views.words import one_line, shortened
 
 
 def now(as_json: AsJson = False) -> None:
-    """Show the current problems, the worst first, each with its reason; then what runs, and what
-    ended.
+    """Show the current problems, the worst first, then running and recently ended jobs.
 
     Exits with 0 if there is no problem, 1 if there is one, 5 if Redis cannot be reached.
     """

@@ -1,4 +1,4 @@
-"""``unstuck schedule`` repeats jobs: it sets schedules, gives them commands and shows them."""
+"""``unstuck schedule`` repeats jobs: it sets, commands and shows schedules."""
 
 from __future__ import annotations
 
@@ -60,8 +60,7 @@ def set_schedules(
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make schedules of job specs, or change those that there are. A spec that is the same changes
-    nothing.
+    """Create or change schedules from job specs. An unchanged spec changes nothing.
 
     All specs are read before any of them is set.
     """
@@ -110,7 +109,7 @@ def show_schedule(
     ] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Show one schedule: how it stands, its next ticks, its last runs and its last events."""
+    """Show one schedule: its status, its next ticks, its last runs and its last events."""
     with connected() as connection:
         schedules = connection.client.schedules
         view, events, runs = (
@@ -152,9 +151,7 @@ def show_schedule(
 
 @schedule.command("why", epilog="Example: unstuck schedule why nightly")
 def why_schedule(name: Name, as_json: AsJson = False) -> None:
-    """Say where a schedule stands, since when and by whom; its last success, its failures, and what
-    would help.
-    """
+    """Explain the status of a schedule: since when, by whom, its failures, and what would help."""
     with connected() as connection:
         explanation = connection.client.schedules.why(name)
     if as_json:
@@ -180,7 +177,7 @@ def export_schedules(
         typer.Option("--to", help="A folder, for one file of each; left out: standard output."),
     ] = None,
 ) -> None:
-    """Write schedules as the specs that `set` reads, in YAML. Files that are there are replaced."""
+    """Write schedules as the specs that `set` reads, in YAML. Existing files are replaced."""
     import yaml
 
     with connected() as connection:
@@ -200,7 +197,7 @@ def export_schedules(
 
 
 def print_event(event: dict[str, Any]) -> None:
-    """One event of a schedule, in a line."""
+    """Print one event of a schedule, in a line."""
     details = " ".join(
         str(event[part]) for part in ("code", "job", "tick", "by", "text") if event.get(part)
     )
@@ -226,7 +223,7 @@ def show_ticks(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the ticks that a backfill would have, with the runs they had. Nothing is changed."""
+    """List the ticks that a backfill would cover, with their runs. Changes nothing."""
     with connected() as connection:
         schedules = connection.client.schedules
         ticks = schedules.backfill_ticks(name, first, last, backwards=backwards)
@@ -246,12 +243,12 @@ def show_ticks(
 
 
 def _told(params: Mapping[str, str]) -> str:
-    """The parameters that a tick gives to its job, to stand behind the tick."""
+    """Return the parameters that a tick gives to its job, as text."""
     return "".join(f"  {name}={value}" for name, value in params.items())
 
 
 def _answer(results: Sequence[ScheduleResult], as_json: bool) -> None:
-    """Show what became of each schedule that was set."""
+    """Print the result for each schedule that was set."""
     for result in results:
         warn(f"{result.schedule.name}: {warning}" for warning in result.warnings)
     answers = [ScheduleAnswerDocument.of_result(result) for result in results]

@@ -55,7 +55,7 @@ def events_of(
     ask: Ask = lambda question: question(),
     on_quiet: Callable[[], None] | None = None,
 ) -> Iterator[tuple[str, Event]]:
-    """The events of a job, oldest first.
+    """Yield the events of a job, oldest first.
 
     Args:
         follow: go on with each event as it comes, until the job has ended.
@@ -88,7 +88,7 @@ def events_of(
 
 
 def event_text(event: Mapping[str, Any]) -> Text:
-    """One event as one line."""
+    """Return one event as one line."""
     group, parts, text = str(event.get("group", "")), *told(event)
     line = Text.assemble(
         (clock(event["at"]), "dim"),
@@ -132,8 +132,7 @@ def watch(job: LookArgument) -> None:
 def await_end(
     client: Client, job_id: str, console: Console, footer: Footer | None = None
 ) -> ExitCode:
-    """Show the job on ``console`` until it has ended, is HALTED, or the person leaves, and say how
-    it stands then.
+    """Show the job on ``console`` until it ends, is HALTED, or the user leaves. Print its end.
 
     Args:
         footer: a line below the live tree, asked for at every frame.
@@ -159,8 +158,9 @@ def await_end(
 
 
 def conclusion(job: JobInfo) -> Iterator[Text]:
-    """How the job ended, what was published, and where to look next; the tree or the events have
-    said why.
+    """Yield how the job ended, what was published, and where to look next.
+
+    The tree or the events have shown the reasons.
     """
     yield from outcome(job)
     if not job.terminal:
@@ -170,7 +170,7 @@ def conclusion(job: JobInfo) -> Iterator[Text]:
 
 
 def outcome(job: JobInfo) -> Iterator[Text]:
-    """How the job ended, and what was published."""
+    """Return how the job ended, and what was published."""
     duration = format_duration(
         max(0.0, (job.ended_at or job.at) - (job.started_at or job.submitted_at))
     )
@@ -182,7 +182,7 @@ def outcome(job: JobInfo) -> Iterator[Text]:
 
 
 def _through_outages(say: Callable[[str], object]) -> Retrying:
-    """Repeats a question while Redis is away, for a minute at most, and says so once per outage."""
+    """Repeat a query while Redis is away, for a minute at most. Report each outage once."""
 
     def announce(state: RetryCallState) -> None:
         if state.attempt_number == 1:
@@ -198,7 +198,7 @@ def _through_outages(say: Callable[[str], object]) -> Retrying:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """An outage may pass by itself; a refusal does not."""
+    """Return whether the error is an outage, which may pass, and not a refusal."""
     error = error.__cause__ if isinstance(error, Unreachable) and error.__cause__ else error
     return isinstance(error, redis.ConnectionError | redis.TimeoutError) and not isinstance(
         error, redis.AuthenticationError
@@ -236,9 +236,7 @@ def _live(client: Client, job_id: str, console: Console, footer: Footer | None) 
 
 
 def _lines(client: Client, job_id: str, console: Console) -> JobInfo:
-    """One line per event from the first on, and one line each time that nothing happens for a
-    while.
-    """
+    """Print one line for each event, and one line each time that nothing happens for a while."""
     client.facts(job_id)  # an error now is an answer, and later an outage to wait out
     ask = _through_outages(console.print)
 
@@ -254,8 +252,9 @@ def _lines(client: Client, job_id: str, console: Console) -> JobInfo:
 
 
 def waiting(view: JobInfo) -> Text | None:
-    """The reason why a job waits, as one line; None where something runs, for then the events have
-    said it.
+    """Return the reason why a job waits, as one line; None if something runs.
+
+    Then the events have shown it.
     """
     runs = any(
         group.states.get(state)

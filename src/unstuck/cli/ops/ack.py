@@ -19,9 +19,7 @@ def ack(
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Acknowledge a problem: `now` and the metrics do not count it until it changes, for 30 days at
-    most.
-    """
+    """Acknowledge a problem: `now` and the metrics ignore it until it changes, at most 30 days."""
     with connected() as connection:
         done = connection.client.acknowledge(problem, reason=reason, by=by)
     if as_json:

@@ -1,6 +1,4 @@
-"""``unstuck dead`` shows reports that cannot be applied, notices that cannot be sent, and submits
-that were refused.
-"""
+"""``unstuck dead`` shows undeliverable reports and notices, and refused submits."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ def show_dead(
     report: Annotated[str, typer.Argument(metavar="ID", help="Of a dead letter.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show one dead letter: why and since when it is one, and, at the end, what the report says,
-    word for word.
-    """
+    """Show one dead letter: its reason, its time, and the unchanged text of the report."""
     with connected() as connection:
         letter = connection.client.dead_letters.get(report)
     if as_json:
@@ -63,7 +59,7 @@ def show_dead(
 
 
 def _rows_of(letter: DeadLetter) -> Iterator[tuple[str, str]]:
-    """Yield what is known of a dead letter, each value with its name."""
+    """Yield the fields of a dead letter, each with its name."""
     yield "refused task" if letter.task else "notice" if letter.notice else "report", letter.id
     if letter.task:
         yield "task", letter.task
@@ -85,5 +81,5 @@ def _rows_of(letter: DeadLetter) -> Iterator[tuple[str, str]]:
 
 
 def _at(entry: str) -> float:
-    """Seconds since the epoch in the id of a stream entry."""
+    """Return the seconds since the epoch in the id of a stream entry."""
     return int(entry.partition("-")[0]) / 1000

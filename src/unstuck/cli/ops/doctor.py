@@ -1,6 +1,4 @@
-"""``unstuck doctor`` prints what is wrong with an installation, and what to do about it, within
-five seconds.
-"""
+"""``unstuck doctor`` prints the problems of an installation, with remedies, within 5 seconds."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def _show(findings: list[Finding]) -> None:
-    """A table on a terminal; elsewhere a line for each, that a script can cut."""
+    """Print a table on a terminal; otherwise one line per finding, for scripts."""
     if not stdout.is_terminal:
         for finding in findings:
             cure = f" → {finding.cure}" if finding.cure else ""

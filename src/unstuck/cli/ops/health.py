@@ -1,6 +1,4 @@
-"""``unstuck health``: are the coordinators or the workers of this host at work? For the probes of a
-supervisor.
-"""
+"""``unstuck health`` checks the coordinators or workers of this host, for probes."""
 
 from __future__ import annotations
 
@@ -28,11 +26,10 @@ def health(
         ),
     ] = "30s",
 ) -> None:
-    """Say whether the coordinators or workers of this host are at work, by what they have done, for
-    probes.
+    """Check whether the coordinators or workers of this host are at work, for probes.
 
-    Exit code 1: one of them is not, or there is none; 5: Redis, where they say what they do, cannot
-    be asked.
+    Exit code 1: one of them is not, or there is none; 5: Redis, which has their heartbeats, does
+    not answer.
     """
     try:
         seconds = parse_duration(max_age)

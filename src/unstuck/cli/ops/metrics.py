@@ -1,6 +1,4 @@
-"""``unstuck metrics``: the metrics of the fleet in the text format of Prometheus, printed once or
-served.
-"""
+"""``unstuck metrics``: the metrics of the fleet in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ def metrics(
 
 
 def serve_at(address: str, exporter: Exporter) -> tuple[WSGIServer, threading.Thread]:
-    """A server that listens at ``address``, and the thread in which it serves.
+    """Return a server that listens at ``address``, and its thread.
 
     Args:
         address: as of `host_and_port`; port 0 is one that is free.

@@ -1,4 +1,4 @@
-"""``unstuck notify``: tries a target, and shows which notices were sent and which wait."""
+"""``unstuck notify`` tests a target, and shows sent and waiting notices."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ def try_target(
     target: Annotated[str, typer.Argument(metavar="NAME", help="Of a target in UNSTUCK_NOTIFY.")],
     as_json: AsJson = False,
 ) -> None:
-    """Send one notice to a target, from here, and show what came back. Needs UNSTUCK_NOTIFY, and no
-    Redis.
+    """Send one notice to a target from this machine, and print the reply. Needs no Redis.
 
-    Where it would stay open, as an incident of PagerDuty, its end is sent at once. Exits with 0 if
-    the target took it, else with 1.
+    Reads UNSTUCK_NOTIFY. An incident that would stay open, as in PagerDuty, is closed at once.
+    Exits with 0 if the target accepted the notice, else with 1.
     """
     # Here, since all channels come with them, and no other command needs these.
     from unstuck.coordinator.notices.channels.channel import SendFailed
@@ -96,7 +95,7 @@ def list_notices(
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many of each.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the notices that wait, and those that were sent, the newest first.
+    """List waiting notices, and sent ones with the newest first.
 
     `unstuck dead list` has the others.
     """

@@ -1,4 +1,4 @@
-"""``unstuck pool`` shows the pools of slots that attempts share, and sets their sizes."""
+"""``unstuck pool`` shows and sets the pools of slots that attempts share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pool = typer.Typer(
 
 @pool.command("list", epilog="Example: unstuck pool list --json")
 def list_pools(as_json: AsJson = False) -> None:
-    """List the pools: their slots, how many are in use and by what, and how many groups wait."""
+    """List the pools: their slots, the attempts that hold them, and how many groups wait."""
     with connected() as connection:
         pools = connection.client.pools.all()
     if as_json:

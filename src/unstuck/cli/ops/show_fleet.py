@@ -1,4 +1,4 @@
-"""``unstuck fleet``: who is there, what runners run, and how long the queues between them are."""
+"""``unstuck fleet``: the processes, what runners run, and the length of the queues."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from unstuck.views.words import one_line
 
 
 def fleet(as_json: AsJson = False) -> None:
-    """Show runners and what each runs, coordinators and what each last did, and the queues between
-    them.
-    """
+    """Show runners and their attempts, coordinators and their last work, and the queues."""
     with connected() as connection:
         view = connection.client.fleet()
         limits = limits_of(connection.client.settings)
@@ -44,7 +42,7 @@ def fleet(as_json: AsJson = False) -> None:
 
 
 def advice(view: FleetView, limits: Limits) -> list[str]:
-    """List the problems of the fleet and their remedies; nothing if all is well."""
+    """Yield the problems of the fleet and their remedies."""
     problems = detect_in_fleet(view, limits)
     lines = [f"{problem.text}. {problem.remedy}" for problem in problems]
     lines += [

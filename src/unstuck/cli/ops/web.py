@@ -51,9 +51,7 @@ def web(
         ),
     ] = None,
 ) -> None:
-    """Serve the page of the fleet, until it is told to stop: what is not well and why, jobs,
-    schedules, datasets.
-    """
+    """Serve the page of the fleet until stopped: problems, jobs, schedules, datasets."""
     if missing := lacking_page():
         raise BadRequest(f"The page needs {', '.join(missing)}. {how_to_install('web')}")
     import uvicorn
@@ -92,7 +90,7 @@ def web(
 
 
 def lacking_page() -> list[str]:
-    """The packages that the page needs and that are not installed."""
+    """Return the packages that the page needs and that are not installed."""
     return [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 
 

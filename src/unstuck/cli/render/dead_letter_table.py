@@ -29,7 +29,5 @@ def dead_letter_table(letters: Sequence[DeadLetter]) -> TextTable:
 
 
 def shortened_value(text: str) -> str:
-    """A value on one line of a table, without its middle where it is long: a worker may have sent
-    anything.
-    """
+    """Return a value as one table cell. A long value loses its middle."""
     return one_line(shorten(text, MAX_WIDTH))

@@ -1,4 +1,4 @@
-"""The tree of a job for ``show`` and ``watch``: its groups, and the members that run or failed.
+"""The tree of a job for ``show`` and ``watch``: its groups, and running or failed members. Pure.
 
 Pure.
 """
@@ -21,7 +21,7 @@ from unstuck.views.jobs.job_lines import Line, lines_of, why
 
 
 def fitted(lines: Sequence[Line], height: int) -> list[Line]:
-    """``lines`` cut to ``height``: what needs no look goes first, and is counted where it stood."""
+    """Cut ``lines`` to ``height``; the least important lines are replaced by their count."""
     if len(lines) <= height:
         return list(lines)
     for unimportant in ({"SUCCEEDED", "SKIPPED"}, {"SUCCEEDED", "SKIPPED", "WAITING"}):
@@ -45,7 +45,7 @@ def fitted(lines: Sequence[Line], height: int) -> list[Line]:
 def job_tree(
     view: JobInfo, at: float, height: int | None = None, cut: bool = False
 ) -> RenderableType:
-    """The job with its tree.
+    """Return the job with its tree.
 
     Args:
         height: groups there is room for, a line each; None: all are shown.
@@ -59,7 +59,7 @@ def job_tree(
 
 
 def headline(job: JobInfo, at: float, cut: bool) -> list[Text]:
-    """The job in a line, and its reason below where there is one."""
+    """Return the job as one line, and its reason below if it has one."""
     elapsed = (job.ended_at or at) - (job.started_at or job.submitted_at)
     first = Text.assemble(
         (job.name, "bold"),
@@ -86,7 +86,7 @@ def headline(job: JobInfo, at: float, cut: bool) -> list[Text]:
 
 
 def _grid(lines: Sequence[Line]) -> Table:
-    """The lines cut to the width of the terminal.
+    """Return the lines cut to the width of the terminal. A narrow one cuts the detail first.
 
     The detail gives way first where that is narrow.
     """
@@ -106,7 +106,7 @@ def _grid(lines: Sequence[Line]) -> Table:
 
 
 def _listing(lines: Sequence[Line]) -> TextTable:
-    """The lines in full."""
+    """Return the lines in full."""
     listing = table("", "", "", "", "", "")
     for cells in _cells(lines):
         listing.add_row(*cells)

@@ -38,12 +38,11 @@ STYLES = {
 
 
 class PrintedConsole(Console):
-    """Prints what a terminal may be shown, and leaves it to ``cli.main`` to end when the reader has
-    gone.
+    """A console that prints only safe text, and lets ``cli.main`` handle a closed pipe.
 
-    A word that is longer than a terminal is wide gets no line break: a copy of it would not be what
-    it names. Into a pipe it prints lines without trailing spaces, since Rich pads the cells of a
-    table to ``PIPED_WIDTH``.
+    A word that is longer than the terminal is wide gets no line break, so that it can be copied.
+    Into a pipe it prints lines without trailing spaces, since Rich pads the cells of a table to
+    ``PIPED_WIDTH``.
     """
 
     def print(self, *objects: Any, **options: Any) -> None:
@@ -89,37 +88,33 @@ stderr = _console(stderr=True)
 
 
 def for_people(as_json: bool) -> Console:
-    """The stream for sentences: standard output, or standard error where standard output holds
-    JSON.
-    """
+    """Return the stream for sentences: standard output, or standard error if that holds JSON."""
     return stderr if as_json else stdout
 
 
 def can_live(console: Console) -> bool:
-    """True where a display can be redrawn in place."""
+    """Return True if a display can be redrawn in place."""
     return console.file.isatty() and not console.is_dumb_terminal
 
 
 def emit(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     sys.stdout.write(json_text(value, indent=2) + "\n")
 
 
 def emit_line(value: Any) -> None:
-    """One JSON document on one line of standard output, at once."""
+    """Print one JSON document on one line of standard output, at once."""
     sys.stdout.write(json_text(value) + "\n")
     sys.stdout.flush()
 
 
 def longest_word(text: str) -> int:
-    """In columns of a terminal."""
+    """Return the width of the longest word, in columns of a terminal."""
     return max(map(cell_len, text.split()), default=0)
 
 
 def wrapped(text: Text, width: int) -> Text:
-    """``text`` with line breaks between words where it is wider than ``width``; a longer word has a
-    line of its own.
-    """
+    """Break ``text`` between words at ``width`` columns; a longer word gets its own line."""
     breaks: list[int] = []
     used, words = 0, 0  # of the line
     for part in re.finditer(r"\n|\S+|[^\S\n]+", text.plain):
@@ -138,26 +133,24 @@ def wrapped(text: Text, width: int) -> Text:
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Tell people of what is right and may be a slip."""
+    """Warn about something valid that may be a mistake."""
     for warning in warnings:
         stderr.print(f"Warning: {warning}")
 
 
 def hanging(console: Console, text: Text, indent: int) -> Text:
-    """``text`` with ``indent`` spaces before each line but the first, wrapped at words to the width
-    of a terminal.
-    """
+    """Indent all lines of ``text`` but the first by ``indent``, wrapped at the terminal's width."""
     lines = wrapped(text, console.width - indent) if console.is_terminal else text
     return Text("\n" + " " * indent).join(lines.split("\n", allow_blank=True))
 
 
 def coloured(word: str, text: str | None = None) -> Text:
-    """A state or status in its colour."""
+    """Return a state or status in its color."""
     return Text(word if text is None else text, STYLES.get(word, ""))
 
 
 def bar(done: float, total: float, width: int = BAR) -> str:
-    """``▇▇▇▁▁``: never full before it is, never empty once begun."""
+    """Return ``▇▇▇▁▁``: full only at the end, and never empty once begun."""
     share = min(max(done / total, 0.0), 1.0) if total > 0 else 0.0
     filled = round(share * width)
     if 0 < share < 1:
@@ -166,14 +159,13 @@ def bar(done: float, total: float, width: int = BAR) -> str:
 
 
 def clock(at: float, timespec: str = "seconds") -> str:
-    """A time for people: local, with the offset from UTC; empty for a time that never was (0)."""
+    """Return a time for people: local, with the offset from UTC; empty for 0 (never)."""
     local = datetime.datetime.fromtimestamp(at, datetime.UTC).astimezone()
     return local.isoformat(sep=" ", timespec=timespec) if at else ""
 
 
 def program(folder: Path) -> str:
-    """How a person in ``folder`` calls this program: ``unstuck``, or where it lies if no shell
-    would find it.
+    """Return how to call this program in ``folder``: ``unstuck``, or its path if not on the PATH.
 
     ``make demo`` runs it from a ``.venv`` that nobody has activated.
     """
@@ -185,7 +177,7 @@ def program(folder: Path) -> str:
 
 
 class TextTable:
-    """Rows of columns, in which no id and no word is split.
+    """Rows of columns in which no id and no word is split.
 
     Where they are too wide for a terminal, the widest column is wrapped at words if it keeps half
     of the width. Else its cells stand below their rows.
@@ -249,7 +241,5 @@ class TextTable:
 
 
 def table(*columns: str, right: Collection[str] = ()) -> TextTable:
-    """An empty table of plain columns, without a line of names if all are empty; those in ``right``
-    hold numbers.
-    """
+    """Return an empty table; without a header if all names are empty. ``right``: number columns."""
     return TextTable(columns, right)

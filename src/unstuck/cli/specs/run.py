@@ -1,6 +1,4 @@
-"""``unstuck run`` runs a job in this process: without Redis, without a fleet, and with the same
-outcome.
-"""
+"""``unstuck run`` runs a job in this process, without Redis or a fleet, with the same outcome."""
 
 from __future__ import annotations
 
@@ -76,7 +74,7 @@ def run(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a job in this process, now: no Redis, no fleet, the same outcome.
+    """Run a job in this process: no Redis, no fleet, the same outcome.
 
     Exit code 1 if it does not finish well.
     """
@@ -134,8 +132,7 @@ def run(
 
 
 class _Signals:
-    """In the block SIGTERM and SIGHUP end the run as Ctrl-C does. One that is ignored stays so, as
-    under nohup.
+    """Within the block, SIGTERM and SIGHUP end the run like Ctrl-C. Ignored signals stay ignored.
 
     Attributes:
         code: the exit code of a run that was ended.
@@ -174,7 +171,7 @@ class _Signals:
 
 
 class _Shown(logging.Formatter):
-    """Lines of steps as they are; of Unstuck, the traceback of a step that failed, once."""
+    """Lines of steps unchanged; of Unstuck, the traceback of a failed step, once."""
 
     def __init__(self) -> None:
         super().__init__("%(message)s")
@@ -193,7 +190,7 @@ class _Shown(logging.Formatter):
 
 
 def _log_to_standard_error() -> None:
-    """Show what steps log. Unstuck itself has the tree, or the events, to say what it does."""
+    """Log the messages of steps to standard error. Unstuck itself uses the tree or the events."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Shown())
     handler.addFilter(
@@ -205,7 +202,7 @@ def _log_to_standard_error() -> None:
 
 
 class _Lines:
-    """A line for each event."""
+    """Prints a line for each event."""
 
     def __init__(self, here: InProcess, console: Console) -> None:
         self._here, self._console, self._shown = here, console, 0
@@ -225,7 +222,7 @@ class _Lines:
 
 
 class _Stream(io.TextIOBase):
-    """Stands before a standard stream."""
+    """Wraps a standard stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -251,7 +248,7 @@ class _Stream(io.TextIOBase):
 
 
 class _Clean(_Stream):
-    """Takes out the secrets that any step of this process was given."""
+    """Removes the secrets that any step of this process was given."""
 
     def __init__(self, stream: TextIO, here: InProcess) -> None:
         super().__init__(stream)
@@ -263,7 +260,7 @@ class _Clean(_Stream):
 
 
 class _Above(_Stream):
-    """A standard stream while the tree is shown: lines stand above the tree."""
+    """A standard stream while the tree is shown: lines appear above the tree."""
 
     def __init__(self, stream: TextIO, display: _Live) -> None:
         super().__init__(stream)
@@ -280,7 +277,7 @@ class _Above(_Stream):
 
 
 class _Live:
-    """The tree of ``watch``. It leaves the terminal to a step that reads from it."""
+    """The tree of ``watch``, which releases the terminal to a step that reads from it."""
 
     def __init__(self, here: InProcess, console: Console) -> None:
         self._here = here

@@ -46,7 +46,7 @@ def submit(
         bool, typer.Option("--json", help="Answer in JSON; with --wait once the job has ended.")
     ] = False,
 ) -> None:
-    """Submit a job. It runs whether or not anybody watches."""
+    """Submit a job. It runs independently of this process."""
     job_spec = read_spec(spec, param)
     settings = settings_here()
     warehouse_at(settings.warehouse)
@@ -71,7 +71,7 @@ def submit(
 
 
 def _show_submitted(client: Client, name: str, submitted: Submitted, as_json: bool) -> None:
-    """Say which job this is, whether it is new, and whether its warehouse is."""
+    """Print the job, whether it is new, and whether its warehouse is."""
     out = for_people(as_json)
     warn(submitted.warnings)
     fresh = submitted.new and not submitted.retried

@@ -1,6 +1,4 @@
-"""``unstuck validate`` checks a job spec without Redis: the spec itself, its SQL, and with
-``--imports`` its code.
-"""
+"""``unstuck validate`` checks a job spec, its SQL and (``--imports``) its code without Redis."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def validate(
     graph: Graph = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a job spec without submitting it. Exit code 2 with all its problems if it is wrong."""
+    """Check a job spec without submitting it. Exit code 2, with all problems, if it is wrong."""
     if schema:
         from unstuck.coordinator.spec.json_schema import json_schema
 

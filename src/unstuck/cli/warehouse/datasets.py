@@ -1,4 +1,4 @@
-"""``unstuck datasets`` shows what is published.
+"""``unstuck datasets`` shows published data. It reads only the warehouse log, and needs no Redis.
 
 It reads the warehouse log alone, and needs no Redis.
 """
@@ -100,9 +100,7 @@ def datasets(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is published: datasets, their version, rows, files, bytes, and the job that made
-    them.
-    """
+    """Show the published datasets: version, rows, files, bytes, and the job that made them."""
     settings = Settings() if warehouse is None else Settings(warehouse=warehouse)
     place = warehouse_at(settings.warehouse)
     check_there(place, settings.warehouse)
@@ -192,7 +190,7 @@ def _print_columns(dataset: DatasetInfo) -> None:
 def _show_rows(
     place: Warehouse, name: str | None, version: int | None, count: int, as_json: bool
 ) -> None:
-    """Raises: BadRequest; DatasetNotFound."""
+    """Print rows. Raises: BadRequest; DatasetNotFound."""
     if name is None:
         raise BadRequest("--head wants the NAME of one dataset")
     state = place.files_of(name, version)
@@ -231,7 +229,7 @@ def _export_views(
     to: Path | None,
     keep: bool,
 ) -> None:
-    """Raises: BadRequest; DatasetNotFound; OSError."""
+    """Print or write views. Raises: BadRequest; DatasetNotFound; OSError."""
     if kind is None:
         raise BadRequest("--to and --keep belong to --export-views duckdb or --export-views spark")
     if keep:
@@ -265,7 +263,7 @@ def _export_views(
 def _show_history(
     place: Warehouse, name: str | None, version: int | None, limit: int, as_json: bool
 ) -> None:
-    """Raises: BadRequest; DatasetNotFound."""
+    """Print the versions. Raises: BadRequest; DatasetNotFound."""
     if name is None or version is not None:
         raise BadRequest("--history wants the NAME of one dataset, and no --version")
     newest = place.dataset(
@@ -299,7 +297,7 @@ def _show_history(
 
 
 def _remarks_on(name: str, version: DatasetVersion) -> Iterator[str]:
-    """Yield what else there is to say of a version of the dataset ``name``."""
+    """Yield remarks on a version of the dataset ``name``."""
     if version.stream is not None:
         yield f": {version.stream.summary or f'its stream is {version.stream.stream}'}"
     if version.replaced_partitions is not None:
@@ -311,7 +309,7 @@ def _remarks_on(name: str, version: DatasetVersion) -> Iterator[str]:
 def _show_sources(
     place: Warehouse, name: str | None, version: int | None, limit: int, as_json: bool
 ) -> None:
-    """Raises: BadRequest; DatasetNotFound."""
+    """Print the sources. Raises: BadRequest; DatasetNotFound."""
     if name is None:
         raise BadRequest("--sources wants the NAME of one dataset")
     changed = place.dataset(name, version).changed  # as for --history
@@ -340,5 +338,5 @@ def _show_sources(
 
 
 def _short_code(code: str) -> str:
-    """The short form of the code of a group, with the first characters of each digest."""
+    """Return the short form of the code of a group: the first characters of each digest."""
     return re.sub(r"(:[0-9a-f]{7})[0-9a-f]{9}\b", r"\1", code.removeprefix("version "))

@@ -1,4 +1,4 @@
-"""``unstuck vacuum`` removes old versions, ``compact`` joins small files."""
+"""``unstuck vacuum`` removes old versions, ``compact`` combines small files."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def vacuum(
     warehouse: OtherWarehouse = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove published files that only old versions have.
+    """Remove published files that only old versions use. Files that jobs may need stay.
 
-    What jobs need that are open or may be retried stays.
+    These are open jobs, and jobs that may be retried.
     """
     try:
         since = time.time() - parse_duration(older_than)
@@ -104,9 +104,7 @@ def compact(
     warehouse: OtherWarehouse = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write files below half of the target together, as a version of its own; the rows stay the
-    same.
-    """
+    """Combine files below half of the target size, as a new version with the same rows."""
     settings = settings_here()
     with (
         _opened(settings, warehouse) as (place, index),
@@ -143,7 +141,7 @@ def compact(
 
 @contextmanager
 def _opened(settings: Settings, warehouse: str | None) -> Iterator[tuple[Warehouse, StagingIndex]]:
-    """The warehouse that is meant, and what Redis knows of the staging of jobs."""
+    """Return the warehouse, and the staging that Redis knows to be needed by jobs."""
     place = warehouse_at(
         settings.warehouse if warehouse is None else Settings(warehouse=warehouse).warehouse
     )
@@ -155,7 +153,7 @@ def _opened(settings: Settings, warehouse: str | None) -> Iterator[tuple[Warehou
 def _shown(what: str, as_json: bool) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar on the terminal.
 
-    The block gets a function that tells it how many of how many are done.
+    The block gets a function that reports how many of how many are done.
     """
     with Progress(console=stderr, transient=True, disable=as_json or not stderr.is_terminal) as bar:
         task = bar.add_task(what, total=None)
