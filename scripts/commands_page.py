@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import typer.main
-
-from unstuck.cli.app import app
+from unstuck.cli.app import imported
 from unstuck.coordinator.command_table import COMMANDS, Command, TargetKind
 from unstuck.web.api.api_app import PREFIX
 from unstuck.web.api.command_routes import PATHS
@@ -64,10 +62,8 @@ def _command(command: Command) -> Iterator[str]:
 
 
 def _typer_command(words: list[str]) -> Any:
-    command: Any = typer.main.get_command(app)
-    for word in words:
-        command = command.commands[word]
-    return command
+    command = imported(words[0])
+    return command.commands[words[1]] if words[1:] else command
 
 
 def _shown(option: Any) -> str:

@@ -18,7 +18,7 @@ from tests.cli.test_exit_codes import GOOD
 from tests.support.servers import free_port
 from unstuck.cli.app import app
 
-UNSTUCK: Any = get_command(app)
+UNSTUCK: Any = get_command(app).import_all()  # type: ignore[attr-defined]
 
 
 def each_command(

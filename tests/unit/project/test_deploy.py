@@ -14,10 +14,9 @@ import promql_parser
 import pytest
 import yaml
 from promql_parser import AggregateExpr, BinaryExpr, MatrixSelector, VectorSelector
-from typer.main import get_command
 
 from tests.support.paths import ROOT
-from unstuck.cli.app import app
+from unstuck.cli.app import imported
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
 from unstuck.coordinator.model.status import Status
 from unstuck.doctor.process_health import Role
@@ -170,7 +169,7 @@ def test_the_page_of_kubernetes_and_of_compose_has_options_that_exist_and_a_toke
     (pod,) = [one for one in containers() if one["name"] == "web"]
     for command in (pod["command"], shlex.split(compose["services"]["web"]["command"])):
         assert command[:2] == ["unstuck", "web"]
-        context = get_command(app).commands["web"].make_context("web", command[2:])  # type: ignore[attr-defined]
+        context = imported("web").make_context("web", command[2:])
         assert context.params["address"] == "0.0.0.0:8620"
         assert context.params["token_file"]
     assert pod["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": 8620}

@@ -68,7 +68,7 @@ WRITTEN = [
 PAGES = [*WRITTEN, *generated_pages.PAGES]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`\n]+)`")
-UNSTUCK: Any = typer.main.get_command(app)
+UNSTUCK: Any = typer.main.get_command(app).import_all()
 
 
 @cache

@@ -35,9 +35,7 @@ from unstuck.documents.schedule_documents import (
 )
 from unstuck.views.words import count_of, one_line
 
-schedule = typer.Typer(
-    help="Jobs that repeat: each run of a schedule is an ordinary job.", no_args_is_help=True
-)
+schedule = typer.Typer(no_args_is_help=True)
 
 _TIME = (
     "A time with its offset, as 2026-01-01T00:00Z, or a date: a day in the zone of the schedule."

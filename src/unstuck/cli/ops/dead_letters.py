@@ -15,11 +15,7 @@ from unstuck.cli.render.dead_letter_table import dead_letter_table, shortened_va
 from unstuck.cli.render.terminal import clock, emit, stderr, stdout, table
 from unstuck.coordinator.store.reports import DeadLetter
 
-HELP = (
-    "Reports that nobody could apply, notices that could not be sent, and Celery submits that "
-    "were refused."
-)
-dead = typer.Typer(help=HELP, no_args_is_help=True)
+dead = typer.Typer(no_args_is_help=True)
 
 
 @dead.command("list", epilog="Example: unstuck dead list --limit 20")

@@ -20,7 +20,7 @@ from unstuck.exits import ExitCode
 from unstuck.tasks.identity import user_here
 from unstuck.views.words import one_line
 
-notify = typer.Typer(help="Notices: who is told of what.", no_args_is_help=True)
+notify = typer.Typer(no_args_is_help=True)
 
 
 @notify.command("test", epilog="Example: unstuck notify test ops")

@@ -8,9 +8,7 @@ from unstuck.cli.connection import connected
 from unstuck.cli.options import AsJson
 from unstuck.cli.render.terminal import emit, stderr, stdout, table
 
-pool = typer.Typer(
-    help="Pools of slots, which groups take with `pool: NAME`.", no_args_is_help=True
-)
+pool = typer.Typer(no_args_is_help=True)
 
 
 @pool.command("list", epilog="Example: unstuck pool list --json")

@@ -212,7 +212,7 @@ def test_the_workers_of_a_local_fleet_are_not_given_the_setting() -> None:
 @pytest.mark.variant
 def test_a_command_that_sends_nothing_does_not_load_what_some_channel_needs() -> None:
     code = (
-        "import sys, unstuck.cli.app; print(*({'celery', 'apprise', 'smtplib'} & "
+        "import sys, unstuck.cli.control; print(*({'celery', 'apprise', 'smtplib'} & "
         "sys.modules.keys()))"
     )
     done = subprocess.run(
