@@ -7,10 +7,12 @@ import os
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
+    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -18,7 +20,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from unstuck.tasks.duration import Seconds
 from unstuck.tasks.errors import SettingsInvalid
@@ -61,16 +62,14 @@ def without_user(uri: str) -> str:
     return uri
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """The settings of a process: ``UNSTUCK_LEASE_TTL=15s`` sets ``lease_ttl``.
 
     A variable that is there and empty counts as one that is not set: compose files and shells make
     them by accident.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix="UNSTUCK_", extra="ignore", env_ignore_empty=True, hide_input_in_errors=True
-    )
+    model_config = ConfigDict(validate_default=True, hide_input_in_errors=True)
 
     redis_url: Annotated[str, AfterValidator(redis_address)] = "redis://localhost:6379/0"
     redis_ca: str | None = Field(
@@ -84,9 +83,7 @@ class Settings(BaseSettings):
     )
     redis_verify: Literal["full", "none"] = Field(default="full", description="of a Redis with TLS")
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,40}$")] = "unstuck"
-    warehouse: Annotated[str, AfterValidator(_place)] = Field(
-        default="./warehouse", validate_default=True
-    )
+    warehouse: Annotated[str, AfterValidator(_place)] = "./warehouse"
 
     lease_ttl: Seconds = 15.0
     lease_renew: Seconds = 3.0
@@ -127,7 +124,7 @@ class Settings(BaseSettings):
         ),
     )
     retention: Seconds = 7 * 86400.0
-    keep_versions: Annotated[dict[str, Annotated[int, Field(ge=1)]], NoDecode] = Field(
+    keep_versions: dict[str, Annotated[int, Field(ge=1)]] = Field(
         default_factory=dict,
         description=(
             "versions of each warehouse that are kept at least, or JSON with numbers by "
@@ -155,16 +152,25 @@ class Settings(BaseSettings):
     spark_master: str = Field(
         default="local[*]", description="of every session; none: this worker runs no Spark"
     )
-    spark_conf: Annotated[dict[str, str], NoDecode] = Field(
+    spark_conf: dict[str, str] = Field(
         default_factory=dict, description="JSON; Spark conf of every session"
     )
     spark_prewarm: bool = Field(
         default=False, description="start the session with the worker, not with its first group"
     )
-    step_modules: Annotated[list[str], NoDecode] = Field(
+    step_modules: list[str] = Field(
         default_factory=list,
         description="comma-separated; modules a step may be imported from (empty: any)",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_the_environment(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Add the variables that are set and not empty, in any case of letters, to ``values``."""
+        variables = {name.upper(): text for name, text in os.environ.items() if text}
+        names = {f"UNSTUCK_{name.upper()}": name for name in cls.model_fields}
+        environment = {names[name]: variables[name] for name in names.keys() & variables.keys()}
+        return environment | values
 
     @model_validator(mode="after")
     def _complete_the_address(self) -> Self:
