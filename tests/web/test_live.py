@@ -5,6 +5,7 @@ cannot ask.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,11 @@ from tests.support.page.browser import violations, watched
 from tests.support.page.web_page import ServedPage, page_of
 from tests.support.servers import RedisServer
 from unstuck import Client, Settings
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.schedules.decide_schedule import settled
+from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.transport.redis_client import connect
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -46,6 +52,17 @@ def store(server: RedisServer, tmp_path: Path) -> Iterator[Client]:
         yield client
 
 
+def halt(store: Client, name: str, text: str) -> None:
+    """Halt a schedule as a coordinator does."""
+    with connect(store.settings.redis_url) as client:
+        schedules = ScheduleStore(client, Keys(store.settings.prefix))
+        record = schedules.load(name)
+        assert record is not None
+        halted = settled(replace(record, halted=Reason("CANNOT_RESUME", text)), record.made_at)
+        change = ScheduleChange("halted", record.commit, halted, (), due=record.made_at + 9e9)
+        schedules.commit(change)
+
+
 def look_again(page: Page) -> None:
     """As a tab does that comes into sight; else tests would wait for the seconds between two
     looks.
@@ -75,6 +92,57 @@ def test_a_screen_shows_what_happens_and_leaves_alone_what_a_person_types(
         page.locator(".said", has_text="cancel").wait_for()
     (event,) = [event for _, event in store.events(job.id) if event["kind"] == "USER_CANCEL"]
     assert event["text"] == "the source is wrong"
+
+
+def test_a_part_of_a_page_that_is_loaded_alone_leaves_the_title_of_the_page(
+    browser: Browser, served: ServedPage, store: Client
+) -> None:
+    job = store.submit(SPEC)
+    store.schedules.set({**SPEC, "schedule": {"every": "1d"}})
+    with watched(browser, served.origin) as seen:
+        page = seen.page
+        page.goto("/schedules/night")
+        page.locator(".later", has_text="put nothing aside").wait_for()
+        assert page.title() == "night · Unstuck"
+        page.goto(f"/jobs/{job.id}/groups/load")
+        with page.expect_response(lambda answer: answer.url.endswith("/log")):
+            look_again(page)
+        page.evaluate("new Promise(requestAnimationFrame)")
+        assert page.title() == "load of night · Unstuck"
+
+
+def test_a_reason_is_in_sight_in_a_narrow_window(
+    browser: Browser, served: ServedPage, store: Client
+) -> None:
+    """A filter that a person changes stays while the screen is refreshed."""
+    store.schedules.set({**SPEC, "name": "weekly", "schedule": {"every": "7d"}})
+    halt(store, "weekly", "the position of the stream has moved")
+    groups = [{**SPEC["groups"][0], "name": f"load_{n}"} for n in range(11)]
+    job = store.submit({"name": "wide", "groups": groups})
+    store.pause(job.id, reason="the source is slow", by="ann")
+    with watched(browser, served.origin, viewport={"width": 800, "height": 600}) as seen:
+        page = seen.page
+        for path, text in (
+            ("/schedules", "the position of the stream has moved"),
+            (f"/jobs/{job.id}/attempts", "by ann"),
+            (f"/jobs/{job.id}/attempts", "the source is slow"),
+        ):
+            page.goto(path)
+            cell = page.locator("td", has_text=text).first
+            assert cell.evaluate("cell => getComputedStyle(cell).display") == "block", "in a card"
+            box = cell.bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= 800, path
+        page.goto(f"/jobs/{job.id}")
+        page.get_by_label("State").select_option("RUNNING")
+        page.locator("input[name=name]").focus()
+        store.cancel(job.id, by="bob")
+        look_again(page)
+        page.get_by_text("bob").first.wait_for()
+        assert page.get_by_label("State").input_value() == "RUNNING"
+        page.get_by_role("button", name="Show groups").click()
+        page.get_by_text("No groups match these filters.").wait_for()
+        assert page.url.endswith("?name=&state=RUNNING&order=#groups")
 
 
 def test_what_has_not_changed_is_not_sent_again(
@@ -135,6 +203,6 @@ def test_a_page_that_is_gone_is_said(browser: Browser, server: RedisServer, tmp_
         served.process.kill()
         served.process.wait()
         look_again(seen.page)
-        seen.page.locator("#away", has_text="The page does not answer.").wait_for()
+        seen.page.locator("#away", has_text="The page is not responding.").wait_for()
         assert seen.page.locator("h1").first.is_visible()
         seen.forgive(*PROVOKED)

@@ -1,10 +1,8 @@
-"""Draws the graph of a job, or of a spec that was not submitted: a box for each group, and one for
-each whole fork.
-"""
+"""Draws the graph of a job, or of a spec that was not submitted: a box for each group or fork."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from unstuck.graph.layered import Box, Edge, Size, lay_out
@@ -27,6 +25,7 @@ NAME, SMALL = 13.0, 11.0  # font sizes
 NARROW, WIDE = 92.0, 224.0  # of a box
 PAD, MARGIN, STACKED = 10.0, 12.0, 4.0
 HEIGHT, JOIN_HEIGHT = 46.0, 30.0
+MAX_NEEDS_SHOWN = 12  # names in a tooltip
 CENSUS = (
     "FAILED",
     "CANCELED",
@@ -42,15 +41,19 @@ CENSUS = (
 
 @dataclass(frozen=True, slots=True)
 class GraphGroup:
-    """A group as the graph shows it.
+    """A group in the graph.
 
     Attributes:
-        needs: the groups before it; one that is not drawn is passed over.
-        state: its own; of a fork, the one that needs a look first. Empty: of a spec, in which
-            nothing happens.
-        forked: it stands for all its members; ``census``: how many of them have which state.
-        join: its rule; ``only_joins``: it has no steps.
+        needs: the groups that it needs; a group that is not drawn is left out.
+        state: its state; of a fork, the state of the member that needs attention first. Empty for
+            a spec that was not submitted.
+        forked: whether the box represents several members.
+        census: the number of members by state.
+        join: its join rule.
+        only_joins: whether it has no steps.
         note: a few words below its name.
+        label: shown in place of the name; empty for the name.
+        href: the address to which a click leads; empty for none.
     """
 
     name: str
@@ -61,10 +64,12 @@ class GraphGroup:
     join: str = "all_succeeded"
     only_joins: bool = False
     note: str = ""
+    label: str = ""
+    href: str = ""
 
 
 def worst_of(census: Mapping[str, int]) -> str:
-    """The state of a fork in a word: the state of its members that needs a look first."""
+    """Return the state of a fork: that of the member that needs attention first."""
     if (
         census.get("SUCCEEDED")
         and census.get("WAITING")
@@ -75,19 +80,12 @@ def worst_of(census: Mapping[str, int]) -> str:
 
 
 def counted(census: Mapping[str, int]) -> str:
-    """``2 failed, 4,998 succeeded``: what needs a look first."""
+    """Return the members by state, such as ``2 failed, 4,998 succeeded``."""
     return ", ".join(f"{census[state]:,} {state.lower()}" for state in CENSUS if census.get(state))
 
 
-def job_graph(
-    groups: Sequence[GraphGroup], label: str, href: Callable[[str], str] = lambda name: ""
-) -> Svg:
-    """The picture of all groups and of what each needs.
-
-    Args:
-        label: what a reader hears of the picture.
-        href: where a click on a group leads, by its name; empty: nowhere.
-    """
+def job_graph(groups: Sequence[GraphGroup], label: str) -> Svg:
+    """Draw all groups and what each needs. ``label``: the text for screen readers."""
     by_name = {group.name: group for group in groups}
     layout = lay_out(
         {group.name: _size(group) for group in groups},
@@ -104,20 +102,22 @@ def job_graph(
         element(
             "g", *map(_dot, layout.junctions.values()), class_="junctions", fill="currentColor"
         ),
-        *(_group(by_name[name], box, href(name)) for name, box in layout.boxes.items()),
+        *(_group(by_name[name], box) for name, box in layout.boxes.items()),
     ]
     moved = element("g", *drawn, transform=f"translate({MARGIN:g} {MARGIN:g})")
     width, height = (side + 2 * MARGIN + STACKED for side in (layout.width, layout.height))
-    return picture(
-        width, height, label, [moved], role="group" if any(map(href, by_name)) else "img"
-    )
+    has_links = any(group.href for group in groups)
+    return picture(width, height, label, [moved], role="group" if has_links else "img")
 
 
 def _size(group: GraphGroup) -> Size:
-    name, below = width_of(group.name, NAME) + 18, width_of(_below(group), SMALL)
-    return min(WIDE, max(NARROW, name + 2 * PAD, below + 2 * PAD)), JOIN_HEIGHT if _is_small(
-        group
-    ) else HEIGHT
+    name, below = width_of(_label(group), NAME) + 18, width_of(_below(group), SMALL)
+    width = min(WIDE, max(NARROW, name + 2 * PAD, below + 2 * PAD))
+    return width, JOIN_HEIGHT if _is_small(group) else HEIGHT
+
+
+def _label(group: GraphGroup) -> str:
+    return group.label or group.name
 
 
 def _is_small(group: GraphGroup) -> bool:
@@ -125,7 +125,7 @@ def _is_small(group: GraphGroup) -> bool:
 
 
 def _below(group: GraphGroup) -> str:
-    """The second line of a box."""
+    """Return the second line of a box."""
     rule = "" if group.join == "all_succeeded" else group.join
     if group.forked and group.census:
         total = sum(group.census.values())
@@ -144,7 +144,7 @@ def _below(group: GraphGroup) -> str:
     return " · ".join(filter(None, (rule, note)))
 
 
-def _group(group: GraphGroup, box: Box, href: str) -> str:
+def _group(group: GraphGroup, box: Box) -> str:
     shown = mark(group.state)
     line, fill = (shown.line, shown.fill) if group.state else ("currentColor", "none")
     frame = {"width": box.w, "height": box.h, "rx": box.h / 2 if group.only_joins else 7.0}
@@ -172,7 +172,7 @@ def _group(group: GraphGroup, box: Box, href: str) -> str:
         element(
             "text",
             element("tspan", plain(symbol), fill=line, class_="mark") if symbol else "",
-            plain(cut(group.name, box.w - 2 * PAD - 16, NAME)),
+            plain(cut(_label(group), box.w - 2 * PAD - 16, NAME)),
             x=box.x + PAD,
             y=names_y,
             font_size=NAME,
@@ -188,7 +188,7 @@ def _group(group: GraphGroup, box: Box, href: str) -> str:
     if group.forked and group.census:
         drawn += _census(group.census, box)
     return linked(
-        href,
+        group.href,
         element("g", *drawn, class_=f"node {css_class(group.state)}" if group.state else "node"),
     )
 
@@ -200,12 +200,17 @@ def _tooltip(group: GraphGroup) -> str:
         if group.forked and group.census
         else group.state.lower() or group.note
     )
-    needs = f"after {', '.join(group.needs)} ({group.join})" if group.needs else ""
+    needs = f"after {_some(group.needs)} ({group.join})" if group.needs else ""
     return ": ".join(filter(None, [group.name, "; ".join(filter(None, [status_text, needs]))]))
 
 
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NEEDS_SHOWN
+    return ", ".join(names[:MAX_NEEDS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def _census(census: Mapping[str, int], box: Box) -> list[str]:
-    """A bar of the shares of all states; the smallest share is still to be seen."""
+    """Draw a bar with the share of each state. The smallest share stays visible."""
     counts = [(state, census[state]) for state in reversed(CENSUS) if census.get(state)]
     room = box.w - 2 * PAD - 2.0 * len(counts)
     total = sum(count for _, count in counts)

@@ -1,17 +1,16 @@
-"""A part of a long list: one page of it, after a filter by name, or what stands before an entry of
-a stream (pure).
-"""
+"""One page of a long list, after filters (pure)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
 T = TypeVar("T")
 S = TypeVar("S")
+MAX_FILTER = 200  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +18,11 @@ class ListPage(Generic[T]):
     """One page of a list.
 
     Attributes:
-        number: of the page, from 1 on; ``pages``: how many there are.
-        matches: items that fit the filter ``name``; ``total``: all.
+        number: of the page, counted from 1.
+        pages: the number of pages.
+        matches: the number of items that match the filters.
+        total: the number of all items.
+        filters: the parameters of the query that other pages of the list keep.
     """
 
     items: Sequence[T]
@@ -28,20 +30,31 @@ class ListPage(Generic[T]):
     pages: int
     matches: int
     total: int
-    name: str
+    filters: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The filter by name; empty for none."""
+        return self.filters.get("name", "")
 
     def showing(self, shown: Sequence[S]) -> ListPage[S]:
-        """The same page, of which this is ``shown``."""
-        return ListPage(shown, self.number, self.pages, self.matches, self.total, self.name)
+        """Return the same page with ``shown`` for its items."""
+        page: ListPage[Any] = self
+        return replace(page, items=shown)
 
     def href(self, number: int) -> str:
-        """The address of another page of the same list, beside this one."""
-        return "?" + urlencode({**({"name": self.name} if self.name else {}), "page": number})
+        """Return the relative address of another page of the list."""
+        return "?" + urlencode({**self.filters, "page": number})
 
 
 def is_entry(text: str) -> bool:
-    """Whether this is the id of an entry of a stream, before which others may stand."""
+    """Return whether ``text`` is the id of a stream entry that others may precede."""
     return re.fullmatch(r"(?!0+-0+$)\d{1,15}-\d{1,15}", text, re.ASCII) is not None
+
+
+def filter_of(query: Mapping[str, str], name: str) -> str:
+    """Return a filter of the query."""
+    return query.get(name, "").strip()[:MAX_FILTER]
 
 
 def part_of(
@@ -50,24 +63,35 @@ def part_of(
     most: int,
     name_of: Callable[[T], str] | None = None,
 ) -> ListPage[T]:
-    """The page of ``items`` that ``query`` asks for: ``name`` is a part of the name, in any case;
-    ``page`` its number.
+    """Return the requested page of ``items``.
 
-    A number that is none, or is too high, is the nearest page. Without ``name_of`` there is no
-    filter.
+    Args:
+        query: ``name`` is a part of the name, in any case; ``page`` is as in `page_of`.
+        most: items of one page.
+        name_of: returns the name of an item. Without it there is no filter.
     """
-    name, page_text = query.get("name", "").strip()[:200] if name_of else "", query.get("page", "1")
-    matches = (
-        [item for item in items if name.casefold() in name_of(item).casefold()]
-        if name_of and name
-        else items
-    )
-    pages = max(1, -(-len(matches) // most))
-    number = (
-        min(max(1, int(page_text)), pages)
-        if page_text.isascii() and page_text.isdecimal() and len(page_text) < 10
-        else 1
-    )
-    return ListPage(
-        matches[(number - 1) * most : number * most], number, pages, len(matches), len(items), name
-    )
+    if name_of is None or not (name := filter_of(query, "name")):
+        return page_of(items, len(items), {}, query, most)
+    matches = [item for item in items if name.casefold() in name_of(item).casefold()]
+    return page_of(matches, len(items), {"name": name}, query, most)
+
+
+def page_of(
+    matches: Sequence[T],
+    total: int,
+    filters: Mapping[str, str],
+    query: Mapping[str, str],
+    most: int,
+) -> ListPage[T]:
+    """Return the page ``query["page"]`` of ``matches``; the nearest one if there is no such page.
+
+    Args:
+        total: the number of items before the filters.
+        filters: non-empty parameters of the query; see `ListPage`.
+        most: items of one page.
+    """
+    text, pages = query.get("page", "1"), max(1, -(-len(matches) // most))
+    is_number = text.isascii() and text.isdecimal() and len(text) < 10
+    number = min(max(1, int(text)), pages) if is_number else 1
+    shown = matches[(number - 1) * most : number * most]
+    return ListPage(shown, number, pages, len(matches), total, filters)

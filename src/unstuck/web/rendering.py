@@ -1,8 +1,7 @@
-"""Renders the pages: the templates, their filters, and the answer 304 where nothing has changed
-since the last look.
+"""Renders the pages: the templates, their filters, and the answer 304 if nothing has changed.
 
-Every text is escaped, and its control characters are replaced: jobs, errors and reasons are data of
-others.
+Every text is escaped, and its control characters are replaced, because jobs, errors and reasons are
+data from users.
 """
 
 from __future__ import annotations
@@ -10,8 +9,10 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import re
 import secrets
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from starlette.responses import HTMLResponse, Response
 from unstuck.client.client import Client
 from unstuck.coordinator.explain.stack_words import stack_lines
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.graph.job_graph import CENSUS
 from unstuck.graph.status_marks import css_class, mark
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.terminal_text import printable
@@ -31,8 +33,8 @@ from unstuck.views.words import one_line
 from unstuck.web.safety import HEADERS
 
 HERE = Path(__file__).parent
-POLL = 5  # seconds between two looks of a visible tab
-# Seconds for which a page may say "3m ago" before it is rendered anew although nothing has changed.
+POLL = 5  # seconds between two refreshes of a visible tab
+# Seconds after which a page is rendered again although only its ages ("3m ago") have changed.
 AGES = 30
 SCREENS = (
     ("Now", "/"),
@@ -49,7 +51,7 @@ _HTMX = json.dumps(
         "historyCacheSize": 0,
         "selfRequestsOnly": True,
         "timeout": 10_000,  # milliseconds
-        # While nothing can be asked, the last answer stays; live.js says so.
+        # On a server error the page keeps its content, and live.js shows a message.
         "responseHandling": [
             {"code": "2..", "swap": True},
             {"code": "304", "swap": False},
@@ -61,13 +63,13 @@ _HTMX = json.dumps(
 
 
 def client_of(request: Request) -> Client:
-    """The client of this process."""
+    """Return the client of this process."""
     client: Client = request.app.state.client
     return client
 
 
 def log_breaker(request: Request) -> CircuitBreaker:
-    """The breaker of this page for reading logs: not every poll asks a warehouse that hangs."""
+    """Return the circuit breaker for reads of logs: not every poll reads a warehouse that hangs."""
     breaker: CircuitBreaker = request.app.state.log_breaker
     return breaker
 
@@ -121,7 +123,7 @@ def page(
 
 
 def _address(request: Request) -> str:
-    """The address by which a live part is asked for again: without what was said once."""
+    """Return the address by which the live part is refreshed, without the message of an action."""
     return str(request.url.remove_query_params("said").replace(scheme="", netloc=""))
 
 
@@ -144,7 +146,7 @@ def _is_current(href: str, path: str) -> bool:
 
 @cache
 def environment() -> Environment:
-    """The templates with their filters and functions."""
+    """Return the templates with their filters and functions."""
     templates = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -156,6 +158,7 @@ def environment() -> Environment:
     templates.filters |= {
         "ago": ago,
         "at": clock_time,
+        "with_clock_times": with_clock_times,
         "lasting": lasting,
         "status": status,
         "duration": lambda seconds: "" if seconds is None else format_duration(max(0.0, seconds)),
@@ -164,6 +167,7 @@ def environment() -> Environment:
     }
     templates.globals["asset"] = asset
     templates.globals["stack_lines"] = stack_lines
+    templates.globals["group_states"] = list(CENSUS)
     return templates
 
 
@@ -172,9 +176,7 @@ def _shown(value: object) -> object:
 
 
 def status(word: str) -> Markup:
-    """A status or a state with its sign and in its colour, which say nothing that the word does
-    not.
-    """
+    """Return a status or state with its sign, in its color."""
     sign = mark(word).symbol
     return Markup('<span class="status {}" data-sign="{}">{}</span>').format(
         css_class(word), sign, str(word)
@@ -182,9 +184,9 @@ def status(word: str) -> Markup:
 
 
 def ago(at: float | None, now: float | None = None) -> Markup:
-    """A time as people count it: ``3m05s ago``; the time itself, with its zone, is in the title.
+    """Return the age of a time, such as ``3m05s ago``, with the time in the tooltip.
 
-    Empty for no time.
+    Empty for 0 and None.
     """
     if not at:
         return Markup("")
@@ -195,30 +197,53 @@ def ago(at: float | None, now: float | None = None) -> Markup:
 
 
 def lasting(since: float) -> Markup:
-    """For how long something has stood since then: ``3m05s``; the time itself, with its zone, is in
-    the title.
-    """
+    """Return the time since then, such as ``3m05s``, with the time in the tooltip."""
     return _time(since, format_duration(max(0.0, time.time() - since)))
 
 
-def clock_time(at: float | None) -> Markup:
-    """A time by the clock of this host, with its offset from UTC. Empty for no time."""
-    return _time(at, _local(at).strftime("%Y-%m-%d %H:%M:%S")) if at else Markup("")
+def clock_time(at: float | None, zone: datetime.tzinfo | None = None) -> Markup:
+    """Return a time with its offset from UTC, such as ``2026-11-29 02:30:00+01:00``.
+
+    Args:
+        at: seconds since the epoch; empty for 0 and None.
+        zone: of the clock; None for that of this host.
+    """
+    return _time(at, _local_text(at, zone)) if at else Markup("")
+
+
+def with_clock_times(sentence: str, zone: datetime.tzinfo | None = None) -> str:
+    """Write the UTC times of a sentence as `clock_time` does, except those in commands."""
+
+    def shown(match: re.Match[str]) -> str:
+        with suppress(ValueError, OverflowError):  # data of users may only look like a time
+            if match["time"]:
+                at = datetime.datetime.fromisoformat(match["time"])
+                return _local_text(at.timestamp(), zone)
+        return match[0]
+
+    return _UTC_TIME.sub(shown, sentence)
+
+
+# A command is in backticks. In the key of a run, the tick is after an @.
+_UTC_TIME = re.compile(
+    r"`[^`]*`|(?<![\w@])(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)(?!\w)", re.ASCII
+)
 
 
 def _time(at: float, text: str) -> Markup:
-    local = _local(at)
+    local = _local_text(at)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        local.isoformat(timespec="seconds"), local.isoformat(sep=" ", timespec="seconds"), text
+        local.replace(" ", "T"), local, text
     )
 
 
-def _local(at: float) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).astimezone()
+def _local_text(at: float, zone: datetime.tzinfo | None = None) -> str:
+    local = datetime.datetime.fromtimestamp(at, datetime.UTC).astimezone(zone)
+    return local.isoformat(sep=" ", timespec="seconds")
 
 
 @cache
 def asset(name: str) -> str:
-    """The address of a static file, which changes with its content: browsers keep it until then."""
+    """Return the address of a static file, which changes with the content, so browsers cache it."""
     digest = hashlib.sha256((HERE / "static" / name).read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={digest}"

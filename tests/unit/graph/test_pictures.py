@@ -38,9 +38,11 @@ def everything(text: str) -> list[Svg]:
     attempt = PastAttempt(1, 0.0, text, 1.0, text, 2.0, "FAILED", text, text)
     return [
         job_graph(
-            [GraphGroup(text, (), text, note=text), GraphGroup("after", (text,), "FAILED")],
+            [
+                GraphGroup(text, (), text, note=text, href=f"#{text}"),
+                GraphGroup("after", (text,), "FAILED", label=text),
+            ],
             text,
-            lambda _: f"#{text}",
         ),
         timeline([Row(text, [attempt], [Refusal(3.0, text)])], 4.0, text, lambda name: f"#{name}"),
         run_strip([StripRun(text, text, f"/jobs/{text}", 3.0)], text),
@@ -100,7 +102,7 @@ def test_a_long_name_is_cut_and_whole_in_the_title() -> None:
 
 
 def test_a_click_on_a_group_leads_where_the_caller_says() -> None:
-    drawn = job_graph([GraphGroup("orders")], "job", lambda name: f"#group-{name}")
+    drawn = job_graph([GraphGroup("orders", href="#group-orders")], "job")
     assert 'href="#group-orders"' in drawn
     assert 'role="group"' in drawn, "a reader finds no link within an image"
 

@@ -1,13 +1,15 @@
-"""The pictures of a job: its graph as it stands, and its attempts over time."""
+"""Pictures of a job: its graph, and its attempts over time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from unstuck.coordinator.decide.receipts import REFUSED
 from unstuck.coordinator.model.past_attempts import attempts_of
 from unstuck.coordinator.spec.plan import Plan
+from unstuck.graph.folding import folded_groups
 from unstuck.graph.job_graph import GraphGroup, job_graph, worst_of
 from unstuck.graph.svg import Svg
 from unstuck.graph.timeline import Refusal, Row, timeline
@@ -22,10 +24,24 @@ def nowhere(name: str) -> str:
     return ""
 
 
-def graph_of_job(view: JobInfo, href: Href = nowhere) -> Svg:
-    """The graph of a job; ``href``: where a click on a group leads, by its name."""
-    label = f"The graph of job {view.name}, {view.status}: {view.done} of {view.total} done"
-    return job_graph([_graph_group(group) for group in view.groups], label, href)
+def graph_of_job(view: JobInfo) -> Svg:
+    """Draw all groups of a job."""
+    return job_graph([_graph_group(group) for group in view.groups], _graph_label(view))
+
+
+def folded_graph_of_job(view: JobInfo, href: Href, state_href: Href) -> Svg:
+    """Draw the groups of a job; if there are many, a box for each level and state.
+
+    Args:
+        href: returns the address of a group, by name.
+        state_href: returns the address of all groups in a state.
+    """
+    groups = [replace(_graph_group(group), href=href(group.name)) for group in view.groups]
+    return job_graph(folded_groups(groups, state_href), _graph_label(view))
+
+
+def _graph_label(view: JobInfo) -> str:
+    return f"The graph of job {view.name}, {view.status}: {view.done} of {view.total} done"
 
 
 def _graph_group(group: GroupInfo) -> GraphGroup:
@@ -41,7 +57,7 @@ def _graph_group(group: GroupInfo) -> GraphGroup:
 
 
 def graph_of_plan(plan: Plan) -> Svg:
-    """The graph of a job that was not submitted."""
+    """Draw the graph of a job that was not submitted."""
     groups = []
     for name, planned in plan.groups.items():
         spec = planned.spec
@@ -55,7 +71,7 @@ def graph_of_plan(plan: Plan) -> Svg:
 
 
 def timeline_of(view: JobInfo, events: Iterable[Mapping[str, Any]], href: Href = nowhere) -> Svg:
-    """The attempts of a job over time, from its event log; the members of a fork are one row."""
+    """Draw the attempts of a job over time, from its event log. A fork is one row."""
     by_group: dict[str, list[Mapping[str, Any]]] = {}
     for event in events:
         if group := event.get("group"):

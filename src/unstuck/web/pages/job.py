@@ -21,6 +21,7 @@ from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.errors import BadRequest, Damaged, NoSuchGroup
 from unstuck.coordinator.model.records import Alteration
 from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.graph.folding import MAX_BOXES
 from unstuck.read_model.group import Member
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.duration import since_time
@@ -29,7 +30,7 @@ from unstuck.tasks.protocol.token import GROUP_ID
 from unstuck.views.dataset_views import warehouse_at
 from unstuck.views.event_words import told, told_once
 from unstuck.views.jobs.job_logs import LogFile, Tail, logs_of, shown_line, tail_of
-from unstuck.views.jobs.job_pictures import graph_of_job, timeline_of
+from unstuck.views.jobs.job_pictures import folded_graph_of_job, timeline_of
 from unstuck.views.jobs.job_views import altered_while_running, folded
 from unstuck.web.actions import actions_for, job_actions
 from unstuck.web.pages import job_model as model
@@ -40,7 +41,6 @@ FILTERS = ("status", "name", "since", "limit", "unfold")
 MOST = 50  # jobs of a list
 FOLDED_OF = 1000  # jobs among which those are looked for that are shown in one line
 WAITS_WITHIN = 1.0  # seconds for the reasons of a list
-DRAWN = 300  # groups of a graph that a page draws
 MEMBERS = 8  # of each fork that are explained
 EVENTS = 100  # of one page
 ATTEMPTS_OF = 5_000  # events, the newest, of which the timeline is drawn
@@ -72,7 +72,7 @@ def jobs(request: Request) -> Response:
         "waits": waits,
         "filters": filters,
         "limit": limit,
-        "every": list(Status),
+        "statuses": list(Status),
     }
     return page(request, "jobs.html", etag_data=(lines, waits), **context)
 
@@ -99,7 +99,7 @@ def job(request: Request) -> Response:
     """All of one job that a person needs first."""
     view = _view(request)
     groups = model.page_of_groups(view, request.query_params)
-    told_groups, more_told = model.explanations_of(view)
+    explanations, more_explanations = model.explanations_of(view)
     errors, more_errors = model.errors_of(view)
     outputs = model.outputs_of([member for group in view.groups for member in group.members])
     explained = view.explanations.get(view.id)
@@ -109,7 +109,7 @@ def job(request: Request) -> Response:
         view.done,
         view.total,
         groups,
-        told_groups,
+        explanations,
         errors,
         outputs,
         explained,
@@ -133,9 +133,10 @@ def job(request: Request) -> Response:
         tab="",
         explained=explained,
         finished=model.finished_text(view),
-        told_groups=told_groups,
-        more_told=more_told,
-        graph=graph_of_job(view, href) if view.groups and len(view.groups) <= DRAWN else None,
+        explanations=explanations,
+        more_explanations=more_explanations,
+        graph=folded_graph_of_job(view, href, model.state_href) if view.groups else None,
+        is_folded=len(view.groups) > MAX_BOXES,
         groups=groups,
         errors=errors,
         more_errors=more_errors,
@@ -143,7 +144,6 @@ def job(request: Request) -> Response:
         actions=job_actions(view.id, view.status, explained.help if explained else ()),
         anchor=model.anchor,
         job_href=model.job_href,
-        drawn=DRAWN,
     )
 
 
@@ -155,7 +155,7 @@ def group(request: Request) -> Response:
         (member for member in fork.members if member.id == name), None
     )  # none: a whole fork, or no record yet
     whole = fork.forked and name == fork.name and member is None
-    told_groups, more_told = model.explanations_of(view, name)
+    explanations, more_explanations = model.explanations_of(view, name)
     errors, more_errors = model.errors_of(view, name)
     shown = list(fork.members) if whole else [] if member is None else [member]
     states = (
@@ -164,7 +164,7 @@ def group(request: Request) -> Response:
         else [member.state if member else GroupState.WAITING]
     )
     members = model.page_of_members(view, fork, request.query_params) if whole else None
-    etag_data = (view.status, fork.states, fork.expanded, member, members, told_groups, errors)
+    etag_data = (view.status, fork.states, fork.expanded, member, members, explanations, errors)
     if same := unchanged(request, etag_data):
         return same
     return page(
@@ -179,8 +179,8 @@ def group(request: Request) -> Response:
         members=members,
         whole=whole,
         state=states[0],
-        told_groups=told_groups,
-        more_told=more_told,
+        explanations=explanations,
+        more_explanations=more_explanations,
         errors=errors,
         more_errors=more_errors,
         outputs=model.outputs_of(shown),

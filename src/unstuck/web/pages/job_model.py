@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import groupby
-from urllib.parse import quote
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote, urlencode
 
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.read_model.group import GroupInfo, Member
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.spec.outputs import REJECTED
-from unstuck.views.jobs.job_lines import Line, lines_of, member_line
-from unstuck.web.paging import ListPage, part_of
+from unstuck.views.jobs.job_lines import Line, elapsed_of, lines_of, member_line
+from unstuck.web.paging import ListPage, filter_of, page_of
 
+T = TypeVar("T")
 A_PAGE = 100  # groups, or members of a fork
 ERRORS = 5  # groups whose errors are written out
 EXPLAINED = 20  # explanations that are written out
@@ -51,14 +54,47 @@ def job_href(job: str, *below: str) -> str:
     return "/".join(["/jobs", quote(job, safe=""), *(quote(segment, safe="") for segment in below)])
 
 
+def state_href(state: str) -> str:
+    """Return the relative address of the groups of the shown job that are in ``state``."""
+    return f"?{urlencode({'state': state})}#groups"
+
+
 def anchor(group: str) -> str:
-    """The id of the line of a group."""
+    """Return the id of the line of a group."""
     return f"group-{group}"
 
 
+class GroupOrder(StrEnum):
+    """The order of a table of groups. ``ATTENTION``: failed and active groups come first."""
+
+    PLAN = "plan"
+    ATTENTION = "attention"
+    NAME = "name"
+    LONGEST = "longest"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[T]):
+    """A group with its lines, or a member of a fork, for the filters of a table.
+
+    Attributes:
+        names: the texts in which a name is searched; the first one is its own.
+        state: of a fork, that of its line.
+        states: of a fork, those of its members.
+        elapsed: seconds; 0 before it began.
+    """
+
+    item: T
+    names: Sequence[str]
+    state: str
+    states: Collection[str]
+    elapsed: float
+
+
 def page_of_groups(view: JobInfo, query: Mapping[str, str]) -> ListPage[Line]:
-    """The groups of a job as `unstuck show` has them; where there are many, those that need a look
-    come first.
+    """Return the lines of the groups of a job, as `unstuck show` has them.
+
+    The query has ``name``, ``state`` and ``order``; see `GroupOrder`.
     """
     blocks: list[list[Line]] = []
     for line in lines_of(view, view.at):
@@ -66,16 +102,67 @@ def page_of_groups(view: JobInfo, query: Mapping[str, str]) -> ListPage[Line]:
             blocks[-1].append(line)
         else:
             blocks.append([line])
-    if len(blocks) > A_PAGE:
-        blocks.sort(key=lambda block: _rank(block[0].state))
-    part = part_of(blocks, query, A_PAGE)
+    entries = [
+        _Entry(
+            block,
+            [group.name, *(member.id for member in group.members)],
+            block[0].state,
+            [state for state, count in group.states.items() if count],
+            block[0].elapsed or 0.0,
+        )
+        for group, block in zip(view.groups, blocks, strict=True)
+    ]
+    is_long = len(blocks) > A_PAGE
+    part = _page(entries, query, GroupOrder.ATTENTION if is_long else GroupOrder.PLAN)
     return part.showing([line for block in part.items for line in block])
 
 
 def page_of_members(view: JobInfo, fork: GroupInfo, query: Mapping[str, str]) -> ListPage[Line]:
-    """The members of a fork that have a record, those that need a look first."""
-    part = part_of(sorted(fork.members, key=lambda member: _rank(member.state)), query, A_PAGE)
+    """Return the lines of the members of a fork that have a record; see `page_of_groups`."""
+    entries = [
+        _Entry(
+            member,
+            [member.id, str(member.value)],
+            member.state,
+            [member.state],
+            elapsed_of(member, view.at) or 0.0,
+        )
+        for member in fork.members
+    ]
+    part = _page(entries, query, GroupOrder.ATTENTION)
     return part.showing([member_line(view, fork, member, view.at) for member in part.items])
+
+
+def _page(entries: Sequence[_Entry[T]], query: Mapping[str, str], usual: GroupOrder) -> ListPage[T]:
+    """Return the requested page. ``usual``: the order if the query has none."""
+    filters = _filters_of(query)
+    matches = _matching(entries, filters.get("name", ""), filters.get("state", "").upper())
+    order = GroupOrder(filters.get("order", usual))
+    if order in _SORT_KEYS:
+        matches.sort(key=_SORT_KEYS[order])
+    items = [entry.item for entry in matches]
+    return page_of(items, len(entries), filters, query, A_PAGE)
+
+
+def _filters_of(query: Mapping[str, str]) -> dict[str, str]:
+    """Return the filters of a table of groups that the query has."""
+    filters = {key: filter_of(query, key) for key in ("name", "state", "order")}
+    if filters["order"] not in [*GroupOrder]:
+        filters["order"] = ""
+    return {key: value for key, value in filters.items() if value}
+
+
+def _matching(entries: Sequence[_Entry[T]], name: str, state: str) -> list[_Entry[T]]:
+    part = name.casefold()
+    matches = [entry for entry in entries if any(part in text.casefold() for text in entry.names)]
+    return [entry for entry in matches if not state or state in entry.states]
+
+
+_SORT_KEYS: Mapping[GroupOrder, Callable[[_Entry[Any]], Any]] = {
+    GroupOrder.ATTENTION: lambda entry: _rank(entry.state),
+    GroupOrder.NAME: lambda entry: entry.names[0].casefold(),
+    GroupOrder.LONGEST: lambda entry: -entry.elapsed,
+}
 
 
 def _rank(state: str) -> int:

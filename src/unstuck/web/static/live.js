@@ -1,11 +1,11 @@
-// Asks again only for visible tabs, sends the tag of what is shown, and leaves alone the form that a person fills in.
+// Refreshes visible tabs only, sends the tag of the shown content, and keeps forms that a person fills in.
 "use strict";
 (() => {
   const live = (element) => element.closest?.(".live");
   Idiomorph.defaults.ignoreActiveValue = true;
   Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
     !(name === "open" && node.tagName === "DETAILS");
-  Idiomorph.defaults.callbacks.beforeNodeMorphed = (node) => !node.matches?.("details.action[open]");
+  Idiomorph.defaults.callbacks.beforeNodeMorphed = (node) => !node.matches?.("details.action[open], form.filters");
 
   document.addEventListener("htmx:beforeRequest", (event) => {
     if (document.hidden && live(event.target)) event.preventDefault();
@@ -21,7 +21,7 @@
     away.hidden = status > 0 && status < 500;
     if (away.hidden) return;
     const answer = new DOMParser().parseFromString(status ? responseText : "", "text/html");
-    away.firstElementChild.textContent = answer.querySelector(".sentence")?.textContent ?? "The page does not answer.";
+    away.firstElementChild.textContent = answer.querySelector(".sentence")?.textContent ?? "The page is not responding.";
   });
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden) htmx.trigger(document.body, "again");

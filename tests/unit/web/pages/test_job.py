@@ -141,11 +141,38 @@ def test_a_large_job_is_shown_by_page_with_what_needs_a_look_first(
     text = browser.get(f"/jobs/{job}").text
     assert text.count('<tr id="group-') == job_model.A_PAGE
     assert text.index('id="group-g120"') < text.index('id="group-g0"')
-    assert "A graph of 351 groups is not drawn here" in text
+    assert "The 351 groups are folded by level and state" in text
+    assert re.findall(r'<a href="([^"]*)"><g class="node', text) == [
+        "?state=CANCELED#groups",
+        "#group-g120",
+    ]
     last = browser.get(f"/jobs/{job}?page=4").text
     assert last.count('<tr id="group-') == 51
     assert "Page 4 of 4: 351 groups" in last
-    assert re.findall(r'href="(\?[^"]*)"', last) == ["?page=3"]
+    assert re.findall(r'href="(\?page=[^"]*)"', last) == ["?page=3"]
+
+
+def test_groups_are_found_by_name_and_state_and_sorted(
+    browser: TestClient, hand: ByHand, failed_fork: str
+) -> None:
+    def shown(query: str) -> list[str]:
+        text = browser.get(f"/jobs/{failed_fork}?{query}").text
+        return re.findall(r'<tr id="group-(\w+)"', text)
+
+    plan = ["src", "by_m", "all"]
+    assert shown("") == shown("order=x") == shown("order=plan") == plan
+    assert shown("order=name") == ["all", "by_m", "src"]
+    assert shown("order=attention") == ["by_m", "src", "all"]
+    assert shown("order=longest")[-1] == "all"
+    assert shown("name=BY_m") == shown("name=by_m[19]") == shown("state=FAILED") == ["by_m"]
+    assert shown("state=succeeded") == ["src", "by_m"], "a member of the fork has succeeded"
+    assert shown("state=FAILED&name=src") == []
+    none = browser.get(f"/jobs/{failed_fork}?state=FAILED&name=src").text
+    assert "No groups match these filters." in none
+    assert "Page 1 of 1: 0 of 3 groups" in none
+    assert "<option selected>FAILED</option>" in none
+    members = browser.get(f"/jobs/{failed_fork}/groups/by_m?state=SUCCEEDED").text
+    assert re.findall(r'<tr id="group-([^"]+)"', members) == ["by_m[5]"]
 
 
 def test_attempts_and_events_are_shown_the_newest_first_and_by_page(
@@ -284,7 +311,7 @@ def test_a_fork_whose_members_are_not_known_yet_is_drawn(browser: TestClient, ha
     )
     said = text_of(browser, f"/jobs/{job}?page=99")
     assert "dyn: waiting; after a (all_succeeded)" in said
-    assert "Its members are not known yet" in text_of(browser, f"/jobs/{job}/groups/dyn")
+    assert "The members are not known yet" in text_of(browser, f"/jobs/{job}/groups/dyn")
 
 
 def test_jobs_are_listed_by_status_name_and_time_as_on_the_command_line(
@@ -299,7 +326,7 @@ def test_jobs_are_listed_by_status_name_and_time_as_on_the_command_line(
     ):
         text = browser.get(f"/jobs?{query}").text
         assert [one in text for one in (done, waits)] == [shown is done, shown is waits], query
-    assert "No job fits." in browser.get("/jobs?name=x").text
+    assert "No job matches these filters." in browser.get("/jobs?name=x").text
     for wrong in ("status=done", "since=soon"):
         answer = browser.get(f"/jobs?{wrong}")
         assert answer.status_code == 422

@@ -98,10 +98,13 @@ def test_each_run_of_a_schedule_names_its_tick_in_the_zone_of_the_schedule_and_e
     assert "FINISHED j1, of 2027-01-15 17:00:00+09:00, submitted" in str(
         schedules.row_of(view, [job]).strip
     )
-    days = [
-        f"day={tick.astimezone(view.zone):%Y-%m-%d}" for tick in view.next_ticks(schedules.TICKS)
-    ]
-    assert re.findall(r"day=[\d-]+", browser.get("/schedules/nightly").text) == days
+    local = [tick.astimezone(view.zone) for tick in view.next_ticks(schedules.TICKS)]
+    one = browser.get("/schedules/nightly").text
+    assert re.findall(r"day=[\d-]+", one) == [f"day={tick:%Y-%m-%d}" for tick in local]
+    times = [tick.isoformat(sep=" ") for tick in local]
+    assert re.findall(r">(\d{4}-[^<]+)</time> day", one) == times
+    for shown in (one, browser.get("/schedules").text):
+        assert f"its next tick is {times[0]}" in shown, "as a sentence has it in UTC"
 
 
 def test_a_long_list_has_pages_and_a_filter(browser: TestClient, hand: ByHand) -> None:
@@ -117,7 +120,7 @@ def test_a_long_list_has_pages_and_a_filter(browser: TestClient, hand: ByHand) -
     ]
     for odd in ("page=9999999999999", "page=-1", "page=x", "page=0", "name=%00%ff&page=2"):
         assert browser.get(f"/schedules?{odd}").status_code == 200
-    assert "No schedule has “&lt;i&gt;” in its name" in browser.get("/schedules?name=<i>").text
+    assert "No schedule name contains “&lt;i&gt;”." in browser.get("/schedules?name=<i>").text
 
 
 def test_a_schedule_that_is_damaged_or_was_removed_meanwhile_says_so_and_hides_no_other(
@@ -255,7 +258,7 @@ def test_a_warehouse_that_is_not_there_yet_is_told_from_an_empty_one(
 
 def test_an_empty_fleet_says_what_to_start(browser: TestClient) -> None:
     text = browser.get("/fleet").text
-    assert "0 runners and 0 coordinators are heard of at" in text
+    assert "0 runners and 0 coordinators report to" in text
     for command in (
         "celery -A unstuck.tasks worker",
         "celery -A unstuck.coordinator worker -P threads",
@@ -304,5 +307,5 @@ def test_dead_letters_have_pages_and_their_actions_and_show_every_word_as_text(
 
 def test_notices_that_wait_and_that_were_sent_are_shown(browser: TestClient) -> None:
     text = browser.get("/fleet/notices").text
-    assert "None waits." in text
-    assert "None was sent." in text
+    assert "No notices are waiting." in text
+    assert "No notices were sent." in text
