@@ -13,7 +13,7 @@ from unstuck.tasks.duration import format_duration
 
 HAPPENED = {
     "failed": "failed",
-    "halted": "is halted: it cannot go on alone",
+    "halted": "is halted: it cannot continue by itself",
     "retrying_for": "keeps failing, and is tried again",
     "running_for": "runs longer than it should",
     "late": "is late",
@@ -32,7 +32,7 @@ def message_of(notice: Notice, page: str, now: float) -> Message:
         # A schedule has no status CANCELED: only its backfill can be canceled.
         part = "'s backfill" if notice.kind == "schedule" and notice.status == "CANCELED" else ""
         title = (
-            f"{notice.kind} {notice.name}{part} is {notice.status}, which ends what was told before"
+            f"{notice.kind} {notice.name}{part} is {notice.status}, which ends the earlier problem"
         )
     link = f"{page.rstrip('/')}/{_path(notice)}" if page else ""
     return Message(notice, _unicode(title), _unicode("\n".join(_lines(notice))), link, now)

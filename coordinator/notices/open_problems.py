@@ -138,7 +138,7 @@ class ForgottenProblems:
         self._next = 0.0
 
     def begin(self) -> None:
-        """Look in the background, unless that was a short while ago."""
+        """Check in the background, unless the last check was recent."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + LOOK_INTERVAL_S
             self._background("look", "", lambda alive: self.look())
@@ -146,7 +146,7 @@ class ForgottenProblems:
     def look(self) -> None:
         """Compare the files with Redis.
 
-        An error concerns one problem, which the next look tries again.
+        An error concerns one problem, which the next check retries.
         """
         for problem in self._problems.all():
             try:

@@ -34,7 +34,7 @@ from unstuck.tasks.process.call_deadlines import call_in_thread
 from unstuck.tasks.transport.redis_client import unavailable
 
 log = logging.getLogger(__name__)
-LOOK = 1.0  # seconds between two looks for notices whose time to be tried again has come
+LOOK = 1.0  # seconds between two checks for notices to retry
 FIRST_WAIT, LONGEST_WAIT = 2.0, 120.0  # seconds until a notice is tried again
 MARGIN = 5.0  # seconds beyond the timeout of a target, after which another coordinator sends
 LATE = 2.0  # of them: for what a channel does beside its waits, such as killing a command
@@ -61,8 +61,8 @@ class Sender:
 
         Args:
             known_elsewhere: targets that other coordinators know, which are left to them.
-            problems: notes which problems were sent; None: nobody does.
-            forgotten: sends the end of those that Redis has forgotten; None: nobody does.
+            problems: records which problems were sent; None: not recorded.
+            forgotten: sends the end of problems that Redis has forgotten; None: not sent.
         """
         self._problems, self._forgotten = problems, forgotten
         self._outbox, self._setting, self._mint, self._clock, self._uniform = (

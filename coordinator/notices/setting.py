@@ -46,7 +46,7 @@ CHANNELS: dict[str, type[NoticeChannel]] = {
     for channel in (Webhook, Slack, PagerDuty, Mail, CommandTarget, CeleryTask, AppriseTarget)
 }
 _LONG_PATH = 12  # characters; a longer path of an address is looked for alone
-_SHORTEST = 4  # characters; what is shorter stands in ordinary text
+_SHORTEST = 4  # characters; shorter texts occur in ordinary text
 
 
 class _Written(Strict):
@@ -163,7 +163,7 @@ def _target(
     place: Loc = ("targets", name)
     kinds = [kind for kind in CHANNELS if kind in fields]
     if len(kinds) != 1:
-        expected = f"expected one of {listed(CHANNELS)}, which says how it is told"
+        expected = f"expected one of {listed(CHANNELS)}, which selects the channel"
         return [SpecProblem(f"{expected}, not {' and '.join(kinds)}" if kinds else expected, place)]
     try:
         data = secrets.resolve(dict(fields))
@@ -186,7 +186,7 @@ def _target(
             for problem in errors
         ]
     if allow is not None and kinds[0] == "apprise":
-        message = "Apprise connects by itself, so allow: cannot hold for it; leave out one of them"
+        message = "Apprise connects by itself, so allow: cannot restrict it; remove one of them"
         return [SpecProblem(message, (*place, "apprise"))]
     return target if allow is None else _allowed(target, Allowed(list(allow)), place)
 

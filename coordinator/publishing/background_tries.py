@@ -132,7 +132,7 @@ class Publisher:
             )
 
     def _record_progress(self, job: str) -> None:
-        """Record that a try goes on. A record that fails does no harm: the next one follows."""
+        """Record that a try is active. A failed record does no harm, since the next one follows."""
         try:
             self._decide(job, GOES_ON)
         except redis.RedisError as error:
@@ -154,7 +154,7 @@ class Publisher:
                 log.exception("job %s could not be published", state.job.id)
             what = "the package could not be published yet"
             if abort is not None:
-                what = "the warehouse could not be asked yet whether the package stands"
+                what = "the warehouse has not answered yet whether the package is published"
             return PublishResult(
                 trouble=Reason("PUBLISH_TROUBLE", f"{what}: {type(error).__name__}: {error}"[:500])
             )

@@ -28,11 +28,11 @@ HOLD = 24 * 3600.0  # seconds until a vacuum no longer minds a restore that has 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A dataset that stands as it did before.
+    """A dataset in the state of an older version.
 
     Attributes:
         version: the entry that made it so.
-        new: this call made that entry; False if the dataset stood so already.
+        new: this call made that entry; False if the dataset was in this state already.
         rows, files: of the dataset.
         replaced: the partitions that have other rows now.
         stream: the folder of the stream that goes on where it was; None if the dataset is read from
@@ -56,9 +56,9 @@ class Restored:
 def restore(
     warehouse: Warehouse, index: StagingIndex, name: str, version: int, *, by: str, reason: str = ""
 ) -> Restored:
-    """Publish the dataset ``name`` as it stood at ``version`` of the warehouse.
+    """Publish the dataset ``name`` in its state at ``version`` of the warehouse.
 
-    Repeating the call is safe: a dataset that stands so already is left as it is.
+    Repeating the call is safe: a dataset in this state is left unchanged.
 
     Args:
         by, reason: who and why, for the history.
@@ -125,7 +125,7 @@ def restore(
         text += f"\nIts partitions: {change.replaced.text()}"
     if stream is not None:
         text += (
-            f"\n{name} is loaded from the stream {stream}, which goes on where it was: files that "
+            f"\n{name} is loaded from the stream {stream}, whose position stays: files that "
             "were read are not read again. A higher generation: of the input reads all of them "
             "again."
         )

@@ -209,7 +209,7 @@ class StagingCollector:
         if head < stood:
             cached.clear()
             raise LogBroken(
-                f"the log at {warehouse.storage.uri('')} ends at version {head}, but stood at "
+                f"the log at {warehouse.storage.uri('')} ends at version {head}, but ended at "
                 f"{stood} before: the warehouse seems to have been restored from an older copy"
             )
         folders: set[str] = set()
@@ -243,7 +243,7 @@ def _entry_folders(warehouse: Warehouse, n: int) -> set[str]:
     if entry is None:
         raise LogBroken(
             f"entry {n} of the log at {warehouse.storage.uri('')} is missing, though later ones "
-            "stand"
+            "exist"
         )
     return named_by(entry)
 

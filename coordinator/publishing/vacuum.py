@@ -1,14 +1,14 @@
-"""Vacuum: removes published files that no version of the warehouse names which is kept.
+"""Vacuum: removes published files that no kept version of the warehouse names.
 
-First the oldest version that is kept is written down, so a reader of an older one is told that it
-is gone; then the files are removed. A vacuum that dies half-way is finished by the next one, and
+First the oldest kept version is recorded, so a reader of an older one gets the error that it
+is gone; then the files are removed. The next vacuum finishes one that died, and
 several at a time do no harm.
 """
-# A job may be stored while this runs. It looks at the log, and is stored only if no vacuum was
-# counted meanwhile. The vacuum writes into the log, is counted, and then looks at the jobs. So one
-# of the two sees the other. What can be removed is what the entries up to the oldest kept version
-# took out, less what stands in a kept version: two retries of one job may publish the same file,
-# one after the other. A checkpoint takes out the one it goes on from.
+# A job may be stored while this runs. Its submit reads the log, and stores the job only if no
+# vacuum was counted meanwhile. The vacuum writes into the log, is counted, and then reads the jobs.
+# So one of the two sees the other. Files that entries up to the oldest kept version removed may go,
+# except files of a kept version: two retries of one job may publish the same file, one after the
+# other. A checkpoint removes the one before it.
 
 from __future__ import annotations
 

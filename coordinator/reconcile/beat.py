@@ -9,7 +9,7 @@ from unstuck.tasks.transport.refusals import fit_or_leave
 
 
 class Scheduler(RedBeatScheduler):  # type: ignore[misc]
-    """Looks at Redis before RedBeat does."""
+    """Checks Redis before RedBeat does."""
 
     def setup_schedule(self) -> None:
         fit_or_leave(settings())

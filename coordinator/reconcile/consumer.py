@@ -157,7 +157,7 @@ class Consumer:
         idle = [entry for entry in claimed if entry.id not in waiting]
         # A report that ended each coordinator that read it is not tried for ever.
         self._poisoned(
-            idle, KILLER_AFTER + 1, "no coordinator that took it finished it, nor said why not"
+            idle, KILLER_AFTER + 1, "no coordinator that took it finished it or logged an error"
         )
         self.apply(entry for entry in idle if entry.deliveries <= KILLER_AFTER)
 

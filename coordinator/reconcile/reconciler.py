@@ -383,9 +383,9 @@ class Pass:
             decision.due = min(decision.due, state.looked_at + self._sweep_every)
 
     def _tell(self, state: JobState, decision: Decision, env: Environment) -> None:
-        """Put into the decision what is told with it, and what was told on the record."""
+        """Add the notices to the decision, and the alerts to the record."""
         rules = self._reconciler.rules
-        # While records go that the state still holds, nothing is told: the job is decided again at
+        # While the state has records to delete, no notice is sent: the job is decided again at
         # once.
         if decision.reload or not (rules or state.plan.notify or state.job.alerts):
             return

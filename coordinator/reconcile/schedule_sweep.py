@@ -64,7 +64,7 @@ MAX_TRIES = 100  # of one commit, if others come first
 
 
 class NotWanted(Exception):
-    """The schedule does not want the run any more, or not now."""
+    """The schedule no longer requests the run, or not now."""
 
 
 Note = Callable[[ScheduleRecord, float], Noted]
@@ -254,8 +254,8 @@ class Schedules:
             except (Damaged, NewerJob):
                 log.warning(
                     (
-                        "the groups of job %s cannot be read: nobody can say whether it may be "
-                        "tried again"
+                        "the groups of job %s cannot be read: it is unknown whether a "
+                        "retry is possible"
                     ),
                     job,
                 )

@@ -73,7 +73,7 @@ class StreamLooks:
                 )
             except (SpecError, UnstuckError, OSError, redis.RedisError) as error:
                 log.warning(
-                    "the streams of schedule %s could not be looked at: %s", record.name, error
+                    "the streams of schedule %s could not be checked: %s", record.name, error
                 )
 
         self._background((record.name, "streams"), place_of(record), work)

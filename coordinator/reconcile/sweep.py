@@ -123,7 +123,7 @@ class Sweep:
         """Log that leases do not lapse for a while, since no sweep ran for ``gap`` seconds."""
         level, what = (
             logging.WARNING,
-            f"nobody had swept for {gap:.1f}s (or the clock was set back)",
+            f"no sweep had run for {gap:.1f}s (or the clock was set back)",
         )
         if gap >= now:  # no tick is on record: its age is that of the epoch
             level, what = logging.INFO, "this is the first sweep on this Redis"

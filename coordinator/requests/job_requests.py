@@ -191,7 +191,7 @@ class JobRequests:
             WarehouseSilent: its warehouse has not answered in time; nothing was stored.
             SpecError: the parameters are wrong, or the spec names a version that the warehouse does
                 not have yet.
-            Unreachable: Redis could not be asked; asking again is safe.
+            Unreachable: Redis could not be reached; repeating the call is safe.
         """
         again, adopts = [*rerun, *filter(None, [start])], adopt_all or start is not None
         state = self.state(job)[0]

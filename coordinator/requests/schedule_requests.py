@@ -67,7 +67,7 @@ class ScheduleRequests:
 
     Commands are durable and idempotent: repeating them changes nothing. They answer DONE, ALREADY
     or REFUSED, with a sentence that says what holds and what can be done. They raise
-    `NoSuchSchedule`, and `Unreachable` if Redis could not be asked; asking again is safe.
+    `NoSuchSchedule`, and `Unreachable` if Redis could not be reached; repeating the call is safe.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ScheduleRequests:
         Raises:
             SpecError: the spec is wrong; nothing was stored.
             DatasetOwned: another job owns a dataset that the job publishes; nothing was stored.
-            Unreachable: Redis could not be asked; asking again is safe.
+            Unreachable: Redis could not be reached; repeating the call is safe.
 
         >>> client.schedules.set({**spec, "schedule": {"cron": "0 2 * * *", "zone": "UTC"}}).answer
         <Answer.DONE: 'DONE'>
@@ -153,7 +153,7 @@ class ScheduleRequests:
     def _after_its_last_run(self, new: ScheduleRecord) -> tuple[ScheduleRecord, str]:
         """Return ``new`` with its last run in the warehouse log: Redis may have lost the schedule.
 
-        Returns: also what to say of that run, or if the warehouse could not be asked.
+        Returns: also a sentence about that run, or about an unreachable warehouse.
         """
         place = new.warehouse
         try:
@@ -269,7 +269,7 @@ class ScheduleRequests:
             ),
         ] = None,
         *,
-        parallel: Annotated[int, Arg("So many runs may go on at once.")] = 1,
+        parallel: Annotated[int, Arg("The number of runs at once.")] = 1,
         redo: Annotated[
             Redo, Arg("Of ticks that had a run before: run none, the failed, or all again.")
         ] = "none",
@@ -424,8 +424,8 @@ class ScheduleRequests:
         """Remove a schedule. Its jobs stay, and its event log stays for the retention.
 
         Raises:
-            Refused: a run goes on, or is being submitted. Set again, the schedule would run beside
-                it.
+            Refused: a run is active, or is being submitted. Set again, the schedule would start a
+                second one.
         """
         while True:
             now, who = self._store.now(), by or user_here()
@@ -433,7 +433,7 @@ class ScheduleRequests:
                 record = self._record(name)
             except (
                 Damaged
-            ):  # nobody can say whether a run goes on, and without this it could never be set again
+            ):  # whether a run is active is unknown, and without this it could never be set again
                 notices, commit = [], self._store.last_commit(name)
             else:
                 if why := goes_on(record):

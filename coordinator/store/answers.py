@@ -94,8 +94,8 @@ class Submitted:
         new: False if the key had stored the same job before; then this is the last of its retries.
         new_warehouse: this call made the warehouse; if there should have been one, it is not
             mounted here.
-        found_as: its status when it was asked for; ``halted``: it cannot go on by itself.
-        retried: the job that this one retries because the submit said so.
+        found_as: its status at the request; ``halted``: it cannot continue by itself.
+        retried: the job that this one retries because the submit requested it.
     """
 
     id: str

@@ -108,8 +108,8 @@ class DeadLetters:
         """
         letter = self._find(report)
         if letter is not None and (why := letter.unreadable):
-            cannot = "" if letter.task else "since it cannot be read: "
-            text = f"{_kind(letter)} {report} stays a dead letter, {cannot}{why}"
+            cannot = "" if letter.task else "it cannot be read: "
+            text = f"{_kind(letter)} {report} stays a dead letter: {cannot}{why}"
             return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
         return self._resolve(report, letter, DeadLetterAnswer.REPLAYED, by or user_here())
 
@@ -153,7 +153,7 @@ class DeadLetters:
         if word == "UNKNOWN_JOB":
             text = (
                 f"report {report} stays a dead letter: no job {job} is in the store to apply it "
-                f"to. Replay it when the job is there, or drop it: unstuck dead drop {report}"
+                f"to. Replay it when the job is back, or drop it: unstuck dead drop {report}"
             )
             return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
         done = f"is on its way to a coordinator again; `unstuck events {job}` shows it"

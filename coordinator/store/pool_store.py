@@ -21,7 +21,7 @@ SHOWN = 20  # attempts
 class Pools:
     """The pools of one Redis.
 
-    A pool that nobody has set has one slot, and is there only while something uses it.
+    A pool that is not set has one slot, and exists only while something uses it.
     """
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
@@ -34,7 +34,7 @@ class Pools:
         name: str,
         slots: Annotated[int, Arg("Attempts that may hold one at once; 0 lets nothing begin.")],
     ) -> CommandOutcome:
-        """Make a pool, or change its size. What runs goes on.
+        """Make a pool, or change its size. Running attempts continue.
 
         Raises: BadRequest: no name of a pool, or no number of slots.
 
@@ -69,7 +69,7 @@ class Pools:
             )
         if self._redis.hdel(self._keys.pools, name):
             return CommandOutcome(name, Answer.DONE, f"pool {name} is removed")
-        return CommandOutcome(name, Answer.ALREADY, f"nobody has set pool {name}")
+        return CommandOutcome(name, Answer.ALREADY, f"there is no pool {name}")
 
     def all(self) -> list[PoolView]:
         """Return the pools that are set or in use, by name."""

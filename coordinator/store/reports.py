@@ -76,7 +76,7 @@ class DeadLetter:
     def unreadable(self) -> Word:
         """Why no coordinator of this release can read it; empty if one can."""
         if self.task:
-            return "a refused task is mended and sent again by its sender"
+            return "the sender must correct a refused task and send it again"
         try:
             if self.notice:
                 Notice.from_json(self.notice)

@@ -21,7 +21,7 @@ from unstuck.tasks.protocol.report import in_short
 
 TAKEN_AT_ONCE = 100
 UNWELL = (ScheduleStatus.HALTED, ScheduleStatus.RETRYING)
-# Of one schedule; of an older tick, its key and the warehouse log are asked.
+# Of one schedule; for an older tick, its key and the warehouse log are read.
 MAX_TICKS_KEPT = 20_000
 FORGET_AFTER = 60  # seconds for which a job that leaves the store can still be read
 
@@ -37,7 +37,7 @@ class ScheduleChange:
         runs: jobs that it has submitted, each with when it did.
         due: when it is decided next; None: never again.
         due_seen: its due when it was taken.
-        commanded: a person asked for it.
+        commanded: a user requested it.
     """
 
     id: str

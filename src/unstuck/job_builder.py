@@ -54,7 +54,7 @@ __all__ = ["Expect", "Group", "Job", "Join", "Output", "Quality", "Retry", "Step
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Need = str | Callable[..., Any]
-"""A group that comes before: its function, its name, or the name of an output of it."""
+"""A group that comes before: its function, its name, or the name of one of its outputs."""
 Duration = str | float
 _Map = Mapping[str, Any]
 Values = Sequence[str | int | float | bool] | Sequence[_Map] | range | ForkFrom | _Map

@@ -14,7 +14,7 @@ from unstuck.coordinator.notices.addresses import Allowed
 from unstuck.tasks.duration import Seconds
 from unstuck.tasks.spec.fields import Strict
 
-LONGEST_ANSWER = 300  # characters of what a receiver said
+LONGEST_ANSWER = 300  # characters of a reply
 
 
 class SendFailed(Exception):
@@ -59,7 +59,7 @@ class NoticeChannel(Strict, ABC):
 
     Attributes:
         kind: the field that says which channel it is.
-        stays_open: what was told stays open there until its end is told.
+        stays_open: a problem stays open in the target until its end is sent.
         for_people: people read it, so many notices become a digest.
     """
 

@@ -147,7 +147,7 @@ class Mail(NoticeChannel):
             refused = client.send_message(
                 mail_of(message, self.sender, self.mail), self.sender, list(self.mail)
             )
-            # The server has it. What is said from here on changes nothing.
+            # The server has accepted it. Later errors change nothing.
         finally:
             client.close()
         for recipient, (code, why) in refused.items():

@@ -114,7 +114,7 @@ class Alerts:
         return at <= self.now
 
     def look_by(self, at: float) -> None:
-        """Look at the subject again at ``at``, if not earlier."""
+        """Check the subject again at ``at``, if not earlier."""
         self._look_at = at if self._look_at is None else min(self._look_at, at)
 
     def ended(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], float]]:

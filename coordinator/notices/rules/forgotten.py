@@ -18,7 +18,7 @@ class Fate(StrEnum):
     """The fate of a problem."""
 
     OPEN = "OPEN"  # or not known yet
-    ENDED = "ENDED"  # the notice of its end was committed, or nobody waits for it any more
+    ENDED = "ENDED"  # the notice of its end was committed, or no target waits for it
     FORGOTTEN = "FORGOTTEN"
 
 

@@ -24,8 +24,8 @@ class Deadlines:
     """The deadlines around one moment, in Unix seconds.
 
     Attributes:
-        at: the last one that has come; 0 if there is none.
-        counts_from: a run counts for it whose tick is later than this.
+        at: the last deadline; 0 if there was none.
+        counts_from: runs of later ticks count for the deadline.
         asks_for: the last tick before it; where no clock makes ticks, it itself.
         next_at: the one that comes next.
     """

@@ -61,7 +61,7 @@ class _ScheduleAlerts:
         self._before, self._record, self._view, self._zone = before, after, view, zone
         self._now, self._events = view.at, events
         self._succeeded = [event for event in events if event["kind"] == "RUN_FINISHED"]
-        # A run by hand has no tick, and its failure is none of the schedule.
+        # A run by hand has no tick, and its failure is not one of the schedule.
         self._failed = [event for event in events if _is_failure_of_tick(event)]
         subject = NoticeSubject("schedule", after.name, f"schedule:{after.name}")
         self.book = Alerts(subject, subscribed, after.alerts, view.at)
@@ -81,7 +81,7 @@ class _ScheduleAlerts:
     def failing(self) -> None:
         """Update ``failed`` and ``halted``: a failure opens them, a success closes them."""
         if self._succeeded and not self._record.failures and self._record.halted is None:
-            if self._failed and self.book.opened("failed") is None:  # both since the last look
+            if self._failed and self.book.opened("failed") is None:  # both since the last decision
                 event = self._failed[0]
                 self._update("failed", "failed", float(event["at"]), str(event["job"]))
             self._close_after_success()

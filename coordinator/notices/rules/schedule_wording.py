@@ -34,7 +34,7 @@ def words(
     """Return the text for ``event``; ``read`` means that a backlog has ended.
 
     Args:
-        job: that of the run of which it is told; ``of_backfill``: its backfill is what is told of.
+        job: of the run that the notice reports; ``of_backfill``: the notice reports a backfill.
         late, deadline: of an event ``late``; ``zone``: where ``late`` names none.
     """
     schedule, explained = view.schedule, explain_schedule(view, AT_WORK, {})

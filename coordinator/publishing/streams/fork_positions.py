@@ -57,7 +57,7 @@ def _check_same_start(name: str, parts: Sequence[Checkpoint]) -> None:
         )
     start = (first.after, first.adds_to, first.generation)
     if any((part.after, part.adds_to, part.generation) != start for part in parts):
-        raise _failed(name, "its members went on from different positions. Submit the job again")
+        raise _failed(name, "its members started from different positions. Submit the job again")
 
 
 def _joined(files: Files, name: str, parts: Sequence[Checkpoint]) -> FilesPosition | KafkaPosition:
@@ -68,7 +68,7 @@ def _joined(files: Files, name: str, parts: Sequence[Checkpoint]) -> FilesPositi
         return joined(base, [read_position(files, part.path) for part in parts])
     except FileNotFoundError:
         raise _failed(
-            name, "the position from which they went on is gone. Submit the job again"
+            name, "the position from which they started is gone. Submit the job again"
         ) from None
     except ValueError as error:
         raise _failed(name, f"{error}. Submit the job again") from None

@@ -52,12 +52,12 @@ class SkippedFile:
         if not self.new:
             return f"{self.path} counts as read already, so there is nothing to skip"
         if self.version:
-            return f"{self.path} is skipped, as version {self.version} of the warehouse says"
-        return f"{self.path} is skipped: the first load of the dataset will pass over it"
+            return f"{self.path} is skipped, by version {self.version} of the warehouse"
+        return f"{self.path} is skipped: the first load of the dataset ignores it"
 
 
 class _Moved(Exception):
-    """A job has gone on with the stream meanwhile."""
+    """A job has read on in the stream meanwhile."""
 
 
 def skip_file(
@@ -150,7 +150,7 @@ def _files_position(warehouse: Warehouse, dataset: str, checkpoint: Checkpoint) 
         position = read_position(warehouse.storage, checkpoint.path)
         if isinstance(position, FilesPosition):
             return position
-    raise Refused(f"{dataset} is not loaded from files, so no file of it can be skipped")
+    raise Refused(f"{dataset} is not loaded from files, so it has no file to skip")
 
 
 def _path_in_stream(dataset: str, file: str, checkpoint: Checkpoint) -> str:

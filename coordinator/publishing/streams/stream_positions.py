@@ -67,10 +67,10 @@ def _moved(name: str, published: str) -> PublishFailed:
     code, reason = CANNOT_RESUME, "its checkpoint is not published any more"
     if published:
         # The path of a checkpoint begins with the staging folder of its job.
-        code, reason = STREAM_MOVED, f"job {published.split('/')[1]} has gone on with it"
+        code, reason = STREAM_MOVED, f"job {published.split('/')[1]} has read on"
     return PublishFailed(
         code,
-        f"{name} was read from a stream, and {reason} since this job was submitted. What both "
-        "have read must not be published twice, so nothing was published. Submit the job "
-        "again: it will read what is new",
+        f"{name} was read from a stream, and {reason} since this job was submitted. Rows "
+        "that both have read must not be published twice, so nothing was published. Submit the "
+        "job again: it reads the new rows",
     )

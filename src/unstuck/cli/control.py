@@ -1,6 +1,6 @@
 """The commands that change something, made from their table.
 
-A filter chooses only targets in whose state the command is legal, and a person confirms the list
+A filter selects only targets in a legal state for the command, and a user confirms the list
 before any of them is changed. A target that refuses the command, or does not exist, does not keep
 it from the others.
 """
@@ -295,7 +295,7 @@ class DeadLetterSelection:
         ids = list(dict.fromkeys(self.reports or ()))
         letters = client.dead_letters.all() if self.everything else []
         for letter_id in ids:
-            with suppress(NoSuchReport):  # its answer says so
+            with suppress(NoSuchReport):  # its answer reports it
                 letters.append(client.dead_letters.get(letter_id))
         if self.everything or command.ends:
             confirm(command.name, letters, "dead letter", dead_letter_table, self.yes)
@@ -342,7 +342,7 @@ def _give_each(
 
     Raises:
         UnstuckError: of the single target of a command.
-        typer.Exit: not all did as they were asked, or the person said no.
+        typer.Exit: not all commands took effect, or the user declined.
     """
     with _client(command, selection) as client:
         chosen = selection.choose(client, command)
@@ -415,9 +415,9 @@ def show_answers(
 
     Args:
         more: at the end of the counts.
-        none: said instead of the counts if there is nothing to count.
+        none: printed instead of the counts if there is nothing to count.
 
-    Raises: typer.Exit: not all did as they were asked.
+    Raises: typer.Exit: not all commands took effect.
     """
     if as_json:
         emit(answers)

@@ -22,7 +22,7 @@ from unstuck.tasks.duration import since_time as moment
 from unstuck.views.words import count_of
 
 T = TypeVar("T")
-SHOWN = 20  # of what a command is meant for, listed before a person is asked
+SHOWN = 20  # targets of a command, listed before the user confirms
 STANDARD_INPUT = Path("-")
 JOB_IN_PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:job
 
@@ -143,7 +143,7 @@ Statuses = Annotated[
     ),
 ]
 Named = Annotated[
-    str | None, typer.Option("--name", metavar="GLOB", help="Only jobs whose name fits.")
+    str | None, typer.Option("--name", metavar="GLOB", help="Only jobs whose name matches.")
 ]
 Since = Annotated[
     float | None,
@@ -188,7 +188,7 @@ Graph = Annotated[
         show_default=False,
     ),
 ]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job ends.")]
 
 
 def write_picture(picture: Svg, file: Path) -> None:
@@ -222,7 +222,7 @@ def confirm(
         listing: makes a table of the first few.
 
     Raises:
-        BadRequest: nobody can be asked.
+        BadRequest: there is no terminal.
         typer.Exit: the answer is no.
     """
     if not targets:
@@ -235,8 +235,8 @@ def confirm(
     count = count_of(len(targets), what)
     if not (sys.stdin.isatty() and stderr.is_terminal):
         raise BadRequest(
-            f"{word} would be given to {count}, and nobody is there to agree. Nothing was changed; "
-            "give --yes if they are meant."
+            f"{word} would change {count}, and there is no terminal to confirm. Nothing was "
+            "changed; give --yes to confirm."
         )
     try:
         answer = stderr.input(f"{word}: {count}, as listed? [y/N] ", markup=False, emoji=False)

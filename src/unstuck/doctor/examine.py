@@ -70,7 +70,7 @@ class Doctor:
         self._settings, self._timeout = settings, timeout
         self._mutex = threading.Lock()
         self._hanging: dict[str, Future[Any]] = {}
-        self._of_redis: list[Finding] = []  # of the check of Redis that goes on, or ended last
+        self._of_redis: list[Finding] = []  # of the running or last check of Redis
         self._last: list[Finding] = []
         self._at = 0.0
 
@@ -126,7 +126,7 @@ class Doctor:
         if java.done():
             findings += java.result()
         else:
-            text = f"java has not said its version within {within}"
+            text = f"java has not printed its version within {within}"
             findings.append(warning("JAVA", text, "Ask it yourself: java -version"))
         return findings
 
@@ -253,7 +253,10 @@ def _unreachable(error: Exception) -> Finding:
 def _examine_java(settings: Settings) -> list[Finding]:
     if settings.spark_master == NO_SPARK:
         return [
-            ok("JAVA", f"not looked at: no Spark is to run here (UNSTUCK_SPARK_MASTER={NO_SPARK})")
+            ok(
+                "JAVA",
+                f"not looked at: this machine runs no Spark (UNSTUCK_SPARK_MASTER={NO_SPARK})",
+            )
         ]
     lacking = lacks_connector(settings.warehouse, settings.spark_conf)
     return checks.of_java(*java_facts(), lacks_connector=lacking)

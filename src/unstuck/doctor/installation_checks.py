@@ -119,13 +119,11 @@ def of_silence(findings: Iterable[Finding], refused: str) -> Iterator[Finding]:
     for finding in findings:
         silent = refused and finding.code in _SILENT and finding.level is not Level.OK
         first = (
-            f"First mend {refused}: while Redis refuses writes, no process can say that it is "
+            f"First fix {refused}: while Redis refuses writes, no process can report that it is "
             "there. "
         )
         yield (
-            replace(finding, cure=f"{first}If it still stands then: {finding.cure}")
-            if silent
-            else finding
+            replace(finding, cure=f"{first}If it remains: {finding.cure}") if silent else finding
         )
 
 
@@ -150,14 +148,16 @@ def _persistence(server: ServerFacts, settings: Settings) -> Finding:
     if server.fsync == "no":
         cure = "Set `appendfsync everysec`, or `always`."
         return problem(
-            code, "its append-only file is written whenever the kernel likes (appendfsync no)", cure
+            code, "its append-only file is flushed only by the kernel (appendfsync no)", cure
         )
     if settings.durability == "replica" and not server.info.get("connected_slaves"):
         cure = "Attach a replica, or set UNSTUCK_DURABILITY=fsync."
         return problem(
             code, "UNSTUCK_DURABILITY=replica, and it has no replica: every submit would fail", cure
         )
-    return ok(code, f"append-only file, appendfsync {server.fsync or 'not known (we may not ask)'}")
+    return ok(
+        code, f"append-only file, appendfsync {server.fsync or 'unknown (no right to read it)'}"
+    )
 
 
 def _memory(server: ServerFacts) -> Finding:
@@ -212,10 +212,10 @@ def of_records(records: RecordFacts, settings: Settings) -> Iterator[Finding]:
     if records.overdue is not None and records.overdue > late:
         text = (
             f"job {records.overdue_job} should have been decided "
-            f"{format_duration(records.overdue)} ago, and nobody did"
+            f"{format_duration(records.overdue)} ago, and was not"
         )
         cure = (
-            f"Start a coordinator. If one runs, its log says why: look for {records.overdue_job} "
+            f"Start a coordinator. If one is running, search its log for {records.overdue_job} "
             "in it."
         )
         yield (problem if records.overdue > max(TOO_LATE, 2 * late) else warning)(
@@ -274,14 +274,14 @@ def _sweep(records: RecordFacts, gap: float) -> Finding:
         "(celery -A unstuck.coordinator beat)."
     )
     if records.swept_age is None:
-        return (problem if records.open else warning)("SWEEP", "nobody has ever swept here", cure)
+        return (problem if records.open else warning)("SWEEP", "no sweep has run yet", cure)
     text = f"the last sweep was {format_duration(max(0.0, records.swept_age))} ago"
     if records.swept_age > gap:
         return (problem if records.open else warning)("SWEEP", text, cure)
     if not records.beat:
-        text += "; no beat is there, so coordinators sweep by themselves, half as often"
+        text += "; no beat is running, so coordinators sweep by themselves, half as often"
         return warning("SWEEP", text, "Start a beat: celery -A unstuck.coordinator beat")
-    return ok("SWEEP", f"{text}, and a beat is there")
+    return ok("SWEEP", f"{text}, and a beat is running")
 
 
 def of_settings(settings: Settings) -> list[Finding]:

@@ -32,7 +32,7 @@ class NoticeFacts:
     Attributes:
         named: target → the jobs and schedules whose specs name it, as ``job ID`` or ``schedule
             NAME``.
-        failing: target → since when it has taken nothing, what it last said, and how many notices
+        failing: target → since when it has accepted nothing, its last reply, and how many notices
             wait for it.
     """
 

@@ -52,8 +52,8 @@ class RecordFacts:
 
     Attributes:
         lag: reports that no coordinator has read; None if that is not known.
-        unread_age, pending_age: of the oldest report that nobody read; that somebody read and
-            nobody finished.
+        unread_age, pending_age: of the oldest unread report; of the oldest report that was read and
+            not finished.
         open: jobs that have not ended.
         overdue: by how long the most overdue of the open jobs, ``overdue_job``, is.
         swept_age: since the last sweep. ``beat``: does a beat hold its lock?

@@ -59,7 +59,7 @@ class _Limits(WatchdogClient):
     """Replaces a watchdog: time limits of a spec, progress, and the secrets of steps.
 
     Attributes:
-        off: somebody is at the terminal, so no time of this attempt counts.
+        off: a user is at the terminal, so no time limit of this attempt counts.
         secrets: of all attempts so far.
     """
 
@@ -132,10 +132,10 @@ class RunnerHere(AttemptHost):
     """The runner of this process, which runs attempts one by one and is never replaced.
 
     Attributes:
-        interrupted: the user wants no more: by Ctrl-C, or by leaving the debugger.
-        left_with: the error by which the user said so, for callers who are to end as well.
+        interrupted: the user ended the run by Ctrl-C, or by leaving the debugger.
+        left_with: the error by which the user ended the run, for callers that end as well.
         leaves: errors that say so where a step raises them.
-        on_input: is told when a step reads from the terminal.
+        on_input: called when a step reads from the terminal.
     """
 
     def __init__(
@@ -147,9 +147,9 @@ class RunnerHere(AttemptHost):
         """Create the runner.
 
         Args:
-            driver: the one that attempts share, asked for when one first needs Spark; None: one of
+            driver: returns the driver that attempts share, when one first needs Spark; None: one of
                 this runner.
-            progress: is told of the attempt that runs.
+            progress: called with the progress of the running attempt.
         """
 
         def shown(text: str) -> None:
@@ -244,7 +244,7 @@ class RunnerHere(AttemptHost):
     def interruptible(self) -> Iterator[None]:
         """Let Ctrl-C and time limits end the code in the block.
 
-        Outside of the main thread only ``ctx`` says so.
+        Outside of the main thread only ``ctx`` reports it.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

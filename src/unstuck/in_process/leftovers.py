@@ -74,7 +74,7 @@ def remove_leftovers(warehouse: Warehouse) -> None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove(warehouse, path.parent.name, int(file.read() or 0))
         except (OSError, ValueError) as error:
-            log.debug("%s is of a run that goes on, or that another run removes: %s", path, error)
+            log.debug("%s belongs to an active run, or another run removes it: %s", path, error)
 
 
 def _remove(warehouse: Warehouse, job: str, base: int) -> None:

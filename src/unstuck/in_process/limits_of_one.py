@@ -29,7 +29,7 @@ def told(spec: JobSpec, part: GroupSelection | None = None) -> Iterator[str]:
     if spec.schedule is not None:
         yield "schedule: has no effect here: the job runs once, now"
     if spec.notify:
-        yield "notify: has no effect here: nobody is told of anything"
+        yield "notify: has no effect here: no notice is sent"
     if fresh := [group.name for group in spec.groups if group.fresh]:
         yield (
             f"fresh: true has no effect here: {listed(fresh)} runs in this process, on the one "

@@ -132,7 +132,7 @@ class InProcess:
 
         Args:
             settings: of everything else; those of the environment by default.
-            driver: of Spark, asked for when a group first needs it. None: this process has one of
+            driver: returns the Spark driver when a group first needs it. None: this process has
                 its own.
             now: the tick of which the job is a run, where the clock begins.
         """
@@ -199,9 +199,9 @@ class InProcess:
             fail: by group or member, the error that its first ``times`` attempts raise in the place
                 of their steps.
             keep: leave the staging of the job as it is, with the logs of its attempts.
-            on_change: is told how the job stands when that has changed; of a wide job not each
+            on_change: called with the job after a change; for a wide job not after each
                 time.
-            on_input: is told when a step reads from the terminal, as a debugger does.
+            on_input: called when a step reads from the terminal, as a debugger does.
 
         Raises: as `Client.submit`; HostUnfit: this host lacks what a group needs; NoSuchGroup: a
             name fits none; BadRequest: a group that is left out has published nothing, or a group

@@ -31,8 +31,8 @@ class WorkerScripts:
         self.lease_ttl = lease_ttl
         self.jobs: dict[str, StoredJob] = {}
         self.due: dict[str, float] = {}
-        self.ready: dict[str, dict[Offer, float]] = {}  # lane → offers that stand, with their turns
-        self.pools: dict[str, int] = {}  # pool → its slots, where somebody has set them
+        self.ready: dict[str, dict[Offer, float]] = {}  # lane → offers with their turns
+        self.pools: dict[str, int] = {}  # pool → its slots, if set
         self.held: set[tuple[str, Offer]] = set()  # the attempts that hold a slot of a pool
         self.turn: dict[str, float] = {}  # queue → the turn that was taken last
         self.polled: dict[str, float] = {}

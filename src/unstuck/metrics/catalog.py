@@ -99,7 +99,7 @@ JOB_LATE = _metric(
     "gauge",
     "job_late_seconds",
     (
-        "How long a job that no schedule submits is late, by a rule `late` that was told; absent "
+        "How long a job that no schedule submits is late, by a notified rule `late`; absent "
         "once one has ended well."
     ),
     "job_name",
@@ -165,8 +165,7 @@ REPORTS_REFUSED = _metric(
 DEAD_LETTERS = _metric(
     "gauge",
     "dead_letters",
-    "Reports that nobody could apply, notices that could not be sent and Celery submits that were "
-    "refused: a person has to look.",
+    "Reports that could not be applied, notices that could not be sent and refused Celery submits.",
 )
 SWEEP_AGE = _metric("gauge", "sweep_age_seconds", "Time since the last sweep of any coordinator.")
 
@@ -211,10 +210,7 @@ FAILURES = _metric(
 BACKLOG_AGE = _metric(
     "gauge",
     "schedule_backlog_oldest_age_seconds",
-    (
-        "How long the oldest unread file or record of the streams of a schedule has lain there; "
-        "else 0."
-    ),
+    ("How long the oldest unread file or record of the streams of a schedule has waited; else 0."),
     "schedule",
     most=1000,
 )

@@ -47,7 +47,7 @@ def scrape(client: redis.Redis, settings: Settings) -> Sequence[Family]:
             waiting.append((name, part, len(pipe) - before))
         time_there, *answers = pipe.execute(raise_on_error=False)
         if isinstance(time_there, redis.RedisError):
-            # As while a script runs for long: it says so, and answers nothing else either.
+            # For example while a long script runs: Redis reports it, and answers nothing else.
             raise time_there
         seconds, micros = time_there
         sheet.at = seconds + micros / 1e6
@@ -58,7 +58,7 @@ def scrape(client: redis.Redis, settings: Settings) -> Sequence[Family]:
                 if _answered(part, mine, name, sheet):
                     waiting.append((name, part, len(pipe) - before))
                 else:
-                    del pipe.command_stack[before:]  # of a part that failed while it asked more
+                    del pipe.command_stack[before:]  # of a part that failed while it queried more
             answers = pipe.execute(raise_on_error=False) if waiting else []
     _add_problems(client, settings, sheet)
     sheet.add(catalog.UP, 1)

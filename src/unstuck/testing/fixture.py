@@ -45,7 +45,7 @@ class Unstuck:
         Args:
             folder: of the test; the warehouse is made in it.
             root: where the paths of specs are looked for, if not in the working folder.
-            tell: shows a text with the test, if that fails.
+            tell: shows a text if the test fails.
         """
         self._folder, self._spark, self._root, self._tell = folder, spark, root, tell
         self._session: tuple[Driver, Any] | None = None  # with the driver that it is of

@@ -27,7 +27,7 @@ def frame_of(data: Any, schema: str | None = None, *, about: str = "rows") -> An
 
     Raises:
         TypeError: it is nothing of that, or a column has values of several types.
-        ValueError: there are no rows, and so no columns either; or the schema is none.
+        ValueError: there are no rows, and so no columns; or the schema is invalid.
         OutputInvalid: a value does not fit the schema, or cannot be stored.
     """
     columns = None if schema is None else declared(schema)

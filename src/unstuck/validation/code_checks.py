@@ -66,7 +66,7 @@ def groups_of(written: Written) -> dict[int, GroupSpec]:
             readable[i] = read.model_copy(
                 update={"steps": tuple(_with_sql(step, written) for step in read.steps)}
             )
-        except (ValidationError, ValueError):  # told already
+        except (ValidationError, ValueError):  # reported already
             continue
     return readable
 

@@ -71,7 +71,7 @@ def validate_spec(
     by, wrong, doubtful = statement_problems(groups, written, settings.spark_conf)
     reported = {
         problem.loc for problem in problems
-    }  # the first that is told of a place is the nearest to its cause
+    }  # the first problem of a place is the nearest to its cause
     problems += [problem for problem in (*code.problems, *wrong) if problem.loc not in reported]
     unknown = _unknown_tables(job, settings, code.writes) if job else []
     steps = {problem.loc[:4] for problem in problems}

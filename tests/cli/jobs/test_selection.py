@@ -58,7 +58,7 @@ def test_a_filter_that_nobody_can_agree_to_is_2_and_changes_nothing(cli: Cli, ha
     done = cli("cancel", "--name", "nightly-*")
     assert done.returncode == 2
     assert all(job in done.stderr for job in meant)
-    assert "cancel would be given to 2 jobs" in done.stderr
+    assert "cancel would change 2 jobs" in done.stderr
     assert "--yes" in done.stderr
     assert intents(hand, *meant) == ["run", "run"]
 

@@ -81,12 +81,12 @@ def test_a_refused_submit_is_shown_with_each_of_its_errors_and_is_not_replayed(
     assert re.search(
         r"reason +SPEC_INVALID: groups\[0\].neds: unknown field *\n +params.day: a value is", shown
     )
-    assert all(word in shown for word in ("unstuck.submit", "says by", "mended and sent again"))
+    assert all(word in shown for word in ("unstuck.submit", "says by", "must correct"))
     assert "unstuck.submit" in cli("dead", "list").stdout
     refused = cli("dead", "replay", letter.id)
     assert (
         refused.returncode,
-        "stays a dead letter, a refused task" in refused.stdout + refused.stderr,
+        "stays a dead letter: the sender" in refused.stdout + refused.stderr,
     ) == (4, True)
 
 

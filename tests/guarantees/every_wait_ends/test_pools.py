@@ -238,7 +238,7 @@ def test_why_names_the_pool_that_holds_a_group_back_and_what_is_in_it(
     assert cli("pool", "remove", "jdbc").returncode == 4
     assert cli("pool", "set", "unused", "1").returncode == 0
     assert cli("pool", "remove", "unused").returncode == 0
-    assert "nobody has set pool unused" in cli("pool", "remove", "unused").stdout
+    assert "there is no pool unused" in cli("pool", "remove", "unused").stdout
 
 
 @pytest.mark.parametrize("slots", [-1, True, "4", 1.5])

@@ -361,7 +361,7 @@ def test_a_job_that_is_ended_while_its_publisher_is_refused_ends_once_the_log_ca
     wait_until(lambda: "access denied" in place.why(job), 30, "the publisher to be refused")
     with Client(Settings(redis_url=place.redis_url), redis_client=place.store) as client:
         assert client.force_stop(job).answer == "DONE"
-    asks = "the warehouse could not be asked yet whether the package stands"
+    asks = "the warehouse has not answered yet whether the package is published"
     wait_until(lambda: asks in place.why(job), 30, "the abort to be refused, which why says")
     place.server.allow("publisher", ALL)
     assert place.wait(job).status is Status.CANCELED

@@ -353,7 +353,7 @@ def test_of_two_jobs_that_read_the_same_files_one_publishes_and_the_other_says_w
     reason = views[1].reason
     assert reason is not None
     assert reason.code == "STREAM_MOVED"
-    assert f"job {views[0].id} has gone on with it" in reason.text
+    assert f"job {views[0].id} has read on" in reason.text
     assert stream.ids() == [1, 2]
     stream.arrive(3)
     assert stream.ended(stream.client.retry(views[1].id).id).status is Status.FINISHED

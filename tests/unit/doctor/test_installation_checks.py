@@ -260,10 +260,10 @@ def test_who_is_silent_since_redis_refuses_writes_is_not_told_to_be_gone(
     silent = replace(FLEET, coordinators=(replace(COORDINATOR, silent=True),))
     told = {one.code: one for one in doctor.of_silence(of_fleet(silent, 1), refused)}
     assert told["COORDINATORS"].cure.startswith(
-        f"First mend {refused}: " if refused else "Start one"
+        f"First fix {refused}: " if refused else "Start one"
     )
     assert told["SILENT"].cure.startswith(
-        f"First mend {refused}: " if refused else "If they were stopped"
+        f"First fix {refused}: " if refused else "If they were stopped"
     )
     assert told["WORKERS"].cure == ""
 

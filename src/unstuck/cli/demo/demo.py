@@ -35,7 +35,7 @@ def demo(
         bool, typer.Option("--keep", help="Leave the fleet up afterwards, until Ctrl-C.")
     ] = False,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Spark workers.")] = 1,
-    home: Annotated[Path, typer.Option("--home", help="Where all of it is kept.")] = Path(
+    home: Annotated[Path, typer.Option("--home", help="The folder for all of its data.")] = Path(
         ".unstuck/demo"
     ),
     stream: Annotated[

@@ -182,7 +182,7 @@ def compared(folder: Path, warehouse: str) -> ExitCode:
         hour for hour in fed | loaded | reported if not fed[hour] == loaded[hour] == reported[hour]
     )
     stderr.print(
-        f"What was fed is not what was published, in {len(differing):,} hours; the first is "
+        f"Published rows differ from the files, in {len(differing):,} hours; the first is "
         f"{differing[0]}."
     )
     return ExitCode.NOT_WELL

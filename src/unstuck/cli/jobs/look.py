@@ -62,11 +62,11 @@ from unstuck.views.jobs.job_views import altered_while_running, folded
 from unstuck.views.words import count_of, first_line, one_line, shortened
 
 FOLDED_OF = 2_000  # jobs among which those are looked for that are shown in one line
-STACKS_SHOWN = 5  # groups of which it is written out where they stand
-FAILED_SHOWN = 5  # groups whose errors are written out
+STACKS_SHOWN = 5  # groups whose stacks are printed
+FAILED_SHOWN = 5  # groups whose errors are printed
 PARAMS_WIDTH = 40  # characters of the parameters in a listing: they only remind
 REASON_WIDTH = 200  # characters of a reason in a listing; `show` has the whole
-WAREHOUSE_WITHIN = 1.0  # seconds for a look into the warehouse, whose server may be gone
+WAREHOUSE_WITHIN = 1.0  # seconds to read the warehouse, whose server may be away
 
 
 def list_jobs(
@@ -81,7 +81,7 @@ def list_jobs(
         bool,
         typer.Option(
             "--late",
-            help="Names that a rule `late` expects, and of which no job ended well in time.",
+            help="Names that a rule `late` expects, and without a successful job in time.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -180,7 +180,10 @@ def _reason(job: JobInfo, waits: Mapping[str, str]) -> str:
 def show(
     job: LookArgument,
     diff: Annotated[
-        bool, typer.Option("--diff", help="What was altered, and which groups ran with what.")
+        bool,
+        typer.Option(
+            "--diff", help="The altered values, and the revision that each group ran with."
+        ),
     ] = False,
     as_yaml: Annotated[
         bool,

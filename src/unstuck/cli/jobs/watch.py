@@ -58,7 +58,7 @@ def events_of(
     """Yield the events of a job, oldest first.
 
     Args:
-        follow: go on with each event as it comes, until the job has ended.
+        follow: also yield each new event until the job has ended.
         until: that, or something else of the job that ends it.
         on_quiet: called once in each stretch of ``QUIET`` seconds without an event.
     """
@@ -69,7 +69,7 @@ def events_of(
     until = until or (lambda job: job.terminal)
     while True:
         if follow and time.monotonic() - read_at >= JOB_EVERY:
-            # Asked before the events are read, so that the last of them is among those read.
+            # Checked before the events are read, so that the last event is among those read.
             ended = until(ask(lambda: client.facts(job)))
             read_at = time.monotonic()
         if batch := ask(lambda: list(client.events(job, after))):  # noqa: B023 - asked at once
@@ -135,10 +135,10 @@ def await_end(
     """Show the job on ``console`` until it ends, is HALTED, or the user leaves. Print its end.
 
     Args:
-        footer: a line below the live tree, asked for at every frame.
+        footer: returns a line below the live tree, at every frame.
 
     Returns: FINE, NOT_WELL, or INTERRUPTED.
-    Raises: NoSuchJob; Unreachable: Redis was away for longer than a minute. The job goes on.
+    Raises: NoSuchJob; Unreachable: Redis was away for longer than a minute. The job continues.
     """
     try:
         view = (

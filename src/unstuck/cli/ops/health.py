@@ -17,7 +17,7 @@ from unstuck.views.words import count_of
 def health(
     role: Annotated[
         Literal["coordinator", "worker"],
-        typer.Argument(metavar="ROLE", help="Of which processes."),
+        typer.Argument(metavar="ROLE", help="The processes to check."),
     ],
     max_age: Annotated[
         str,

@@ -27,7 +27,7 @@ def metrics(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Serve them at http://ADDRESS/metrics until it is told to stop, e.g. :9464.",
+            help="Serve them at http://ADDRESS/metrics until stopped, e.g. :9464.",
         ),
     ] = None,
 ) -> None:

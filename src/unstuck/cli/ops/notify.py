@@ -42,8 +42,8 @@ def try_target(
     if target not in setting.targets:
         if not setting.targets:
             raise BadRequest(
-                f"{VARIABLE} is not set here, or names no target: set it as it is set for the "
-                "coordinators"
+                f"{VARIABLE} is not set here, or names no target: give it the value of "
+                "the coordinators"
             )
         raise BadRequest(setting.unknown(target).replace("of this coordinator", "here"))
     channel, trial = setting.targets[target], _trial(target)

@@ -62,7 +62,7 @@ def advice(view: FleetView, limits: Limits) -> list[str]:
                 f"{ago(last.at, view.at)}"
             )
             + (f" ({len(view.stalled)} such ends within a day)" if len(view.stalled) > 1 else "")
-            + ". Its supervisor should have started another; its log says more."
+            + ". Its supervisor should have started another; see its log."
         )
     return lines
 

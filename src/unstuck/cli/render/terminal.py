@@ -26,7 +26,7 @@ from unstuck.documents.document import json_text
 from unstuck.graph.status_marks import MARKS
 from unstuck.tasks.terminal_text import printable
 
-# What reads a pipe wants whole lines, not lines folded to a terminal that is not there.
+# The reader of a pipe needs whole lines, not lines folded for a terminal.
 PIPED_WIDTH = 1000
 BAR = 16
 GAP = 2  # columns between two columns of a table

@@ -99,7 +99,7 @@ def compact(
         int, typer.Option("--target", metavar="MB", min=1, help="Size of the new files.")
     ] = TARGET,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Write nothing; say what would become of it.")
+        bool, typer.Option("--dry-run", help="Write nothing; print what would be done.")
     ] = False,
     warehouse: OtherWarehouse = None,
     as_json: AsJson = False,

@@ -199,7 +199,7 @@ def test_of_two_jobs_that_read_the_same_messages_one_publishes_and_the_other_say
     reason = views[1].reason
     assert reason is not None
     assert reason.code == "STREAM_MOVED"
-    assert f"job {views[0].id} has gone on with it" in reason.text
+    assert f"job {views[0].id} has read on" in reason.text
     assert topic.ids() == [1, 2]
 
 

@@ -474,7 +474,7 @@ def test_a_run_of_a_schedule_tells_what_happens_in_it_and_not_how_it_ends() -> N
     assert first.problem == over.problem
     assert (
         message_of(over, "", job.now).title
-        == f"job {over.name} is FAILED, which ends what was told before"
+        == f"job {over.name} is FAILED, which ends the earlier problem"
     )
 
 

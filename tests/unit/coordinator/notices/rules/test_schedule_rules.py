@@ -267,7 +267,7 @@ def test_the_end_of_a_failed_backfill_that_is_canceled_is_not_called_a_recovery(
     play.at(11)
     assert play.told == ["failed", "recovered"]
     title = message_of(play.notices[1], "", T0 + 12).title
-    assert title == "schedule s's backfill is CANCELED, which ends what was told before"
+    assert title == "schedule s's backfill is CANCELED, which ends the earlier problem"
 
 
 def test_each_run_that_ends_well_is_told_if_somebody_asks_for_it() -> None:
@@ -353,7 +353,7 @@ def test_who_stops_a_schedule_ends_its_problem_for_those_who_were_told_of_it() -
     assert over.text == "it is stopped for good"
     assert (
         message_of(over, "", over.at).title
-        == "schedule s is STOPPED, which ends what was told before"
+        == "schedule s is STOPPED, which ends the earlier problem"
     )
 
 

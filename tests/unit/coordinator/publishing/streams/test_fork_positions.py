@@ -113,7 +113,7 @@ def test_a_stream_that_begins_adds_to_nothing_and_a_position_that_is_whole_stays
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"after": "", "adds_to": ""}, "its members went on from different positions"),
+        ({"after": "", "adds_to": ""}, "its members started from different positions"),
         ({"held_by": "other"}, "one member gave the position of the stream to this output"),
         ({}, "two of them have read /in/b"),
     ],
@@ -132,7 +132,7 @@ def test_members_that_do_not_fit_together_publish_nothing(
 def test_a_position_that_a_vacuum_has_removed_is_no_reason_to_try_for_ever(files: Files) -> None:
     parts = [member(files, 0, "a")]
     Path(files.uri(BEFORE)).unlink()
-    with pytest.raises(PublishFailed, match="the position from which they went on is gone"):
+    with pytest.raises(PublishFailed, match="the position from which they started is gone"):
         whole_checkpoint(files, "loads", parts)
 
 

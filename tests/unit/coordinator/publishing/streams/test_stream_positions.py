@@ -94,7 +94,7 @@ def test_the_first_job_of_a_stream_goes_on_from_nothing() -> None:
 
 @pytest.mark.parametrize(("after", "now"), [("", "other"), ("before", "other"), ("before", "")])
 def test_who_went_on_from_something_else_is_told_who_has_gone_on(after: str, now: str) -> None:
-    said = f"job {now} has gone on" if now else "its checkpoint is not published any more"
+    said = f"job {now} has read on" if now else "its checkpoint is not published any more"
     with pytest.raises(PublishFailed, match=f"{said}.* Submit the job again") as refused:
         with_checkpoint("loads", CHANGE, output("mine", after), standing(now))
     assert refused.value.code == ("STREAM_MOVED" if now else "CANNOT_RESUME")
@@ -224,7 +224,7 @@ def test_the_second_of_two_jobs_that_read_the_same_files_is_aborted_and_nothing_
     refused = loads.publish("late", "one", loads.bytes)
     assert refused.failed is not None
     assert refused.failed.code == "STREAM_MOVED"
-    assert "job two has gone on" in refused.failed.text
+    assert "job two has read on" in refused.failed.text
     assert loads.warehouse.existing_entry(3).kind == "abort"
     assert loads.warehouse.dataset("loads").rows == 6
     assert loads.publish("late", "one", loads.bytes) == refused, "and so on every repeat"
