@@ -5,7 +5,10 @@ from __future__ import annotations
 import datetime
 from typing import Annotated, Any
 
-from pydantic import PlainSerializer, WithJsonSchema
+from pydantic import ConfigDict, PlainSerializer, WithJsonSchema
+
+# Of types that most processes import and never read: a validator takes up to 15 ms to build.
+DEFERRED = ConfigDict(defer_build=True)
 
 
 def iso(at: float | None) -> str | None:

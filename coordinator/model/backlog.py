@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.spec.problems import counted
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.json_fields import DEFERRED
 
 MAX_PARTITIONS_SHOWN = 8  # of a topic, in a line
 
@@ -79,6 +80,8 @@ class StreamBacklog:
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """The unread part of the streams of one schedule, by address, at the last look."""
+
+    __pydantic_config__ = DEFERRED
 
     at: float
     streams: dict[str, StreamBacklog]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
+from unstuck.tasks.json_fields import DEFERRED
+
 # Seconds between two notices of a problem that comes back.
 TOLD_AGAIN_AFTER = 1800.0
 
@@ -34,6 +36,8 @@ class Notice:
         commands: those that help.
         ends: of the targets, those that are to be notified of the end of the problem.
     """
+
+    __pydantic_config__ = DEFERRED
 
     id: str
     to: tuple[str, ...]

@@ -21,7 +21,7 @@ from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.coordinator.model.tick import tick_of_key
 from unstuck.coordinator.spec.plan import Plan
 from unstuck.tasks.errors import Malformed
-from unstuck.tasks.json_fields import Time
+from unstuck.tasks.json_fields import DEFERRED, Time
 from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.protocol.report import Done, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.texts import FIELD, unpack
@@ -61,6 +61,8 @@ class GroupRecord:
         zone: the time zone that its newest attempt ran with; empty until one has ended.
         troubled_since: since when it fails or is lost without a success; 0 while it does not.
     """
+
+    __pydantic_config__ = DEFERRED
 
     state: GroupState = GroupState.WAITING
     epoch: int = 0
@@ -131,6 +133,8 @@ def _outcome(text: Any) -> Any:
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
     """The live attempt of a group, as the worker's scripts keep it. Coordinators only read it."""
+
+    __pydantic_config__ = DEFERRED
 
     epoch: int
     nonce: str
@@ -462,7 +466,7 @@ def _reader(kind: Any) -> Callable[[str], Any]:
 
     Numbers, flags and words are stored as text, everything else as JSON.
     """
-    adapter = TypeAdapter(kind)
+    adapter = TypeAdapter(kind, config=DEFERRED)
     if kind in (str, int, float, bool, int | None, Status, Intent, Phase):
         return adapter.validate_python
     return lambda text: adapter.validate_python(json.loads(text))

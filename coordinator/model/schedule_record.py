@@ -19,6 +19,7 @@ from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import IllegalMove
 from unstuck.coordinator.model.tick import BY_HAND, tick_text, utc
+from unstuck.tasks.json_fields import DEFERRED
 
 Redo = Literal["none", "failed", "all"]
 MAX_UNRESOLVED = 1000  # ticks of one backfill that failed for good and wait for a person
@@ -303,6 +304,8 @@ class ScheduleRecord:
         alerts: by condition, the problems that were notified.
         backfill: the last one that was given; its runs are not among ``runs``.
     """
+
+    __pydantic_config__ = DEFERRED
 
     name: str
     commit: str

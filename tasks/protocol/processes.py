@@ -14,6 +14,7 @@ from typing import Annotated, cast
 import redis
 from pydantic import Field, TypeAdapter, ValidationError
 
+from unstuck.tasks.json_fields import DEFERRED
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.process_status import (
     CoordinatorStatus,
@@ -27,7 +28,7 @@ COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once 
 
 
 _STATUS: TypeAdapter[ProcessStatus] = TypeAdapter(
-    Annotated[ProcessStatus, Field(discriminator="kind")]
+    Annotated[ProcessStatus, Field(discriminator="kind")], config=DEFERRED
 )
 
 

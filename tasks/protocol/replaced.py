@@ -8,6 +8,8 @@ from typing import Protocol
 
 from pydantic.dataclasses import dataclass
 
+from unstuck.tasks.json_fields import DEFERRED
+
 MOST = 20  # partitions that are named of one dataset
 
 
@@ -21,7 +23,7 @@ class PartitionRows(Protocol):
     def partition(self) -> Mapping[str, str | None]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=DEFERRED)
 class ReplacedPartition:
     """One partition. ``before``, ``after``: its rows."""
 
@@ -38,7 +40,7 @@ class ReplacedPartition:
         return f"{partition_text(self.partition)}: {self.before:,} → {self.after:,} rows"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=DEFERRED)
 class Replaced:
     """The partitions of a dataset that one package has replaced.
 

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import StrictInt, TypeAdapter, ValidationError
 
 from unstuck.tasks.errors import Malformed
+from unstuck.tasks.json_fields import DEFERRED
 from unstuck.tasks.protocol.token import Token
 
 # Raised when an older coordinator could no longer read what this release reports.
@@ -89,6 +90,8 @@ class Outcome:
         results: small values that steps returned through ``ctx.result``.
         zone: the time zone of its runner; empty if its runner did not say it itself.
     """
+
+    __pydantic_config__ = DEFERRED
 
     kind: OutcomeKind
     staging: str = ""

@@ -85,7 +85,8 @@ class Strict(BaseModel):
     before it was there" where it is empty.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    # A process imports all parts and reads few: see `json_fields.DEFERRED`.
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -9,11 +9,12 @@ from typing import cast
 import redis
 from pydantic import TypeAdapter, ValidationError
 
+from unstuck.tasks.json_fields import DEFERRED
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.step_stack import Frame, StepStack
 from unstuck.tasks.protocol.token import Token
 
-_STACK = TypeAdapter(tuple[str, StepStack])  # by the token of its attempt
+_STACK = TypeAdapter(tuple[str, StepStack], config=DEFERRED)  # by the token of its attempt
 
 
 class StackStore:

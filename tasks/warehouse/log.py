@@ -27,6 +27,7 @@ from unstuck.tasks.errors import (
     WarehouseNewer,
 )
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.json_fields import DEFERRED
 from unstuck.tasks.protocol.report import in_short
 from unstuck.tasks.warehouse.dataset_owner import OwnersAt
 from unstuck.tasks.warehouse.files import Files
@@ -49,7 +50,7 @@ _NAME = re.compile(r"(\d{12,})(?:\.(snapshot|oldest|vacuumed))?\.json")
 log = logging.getLogger(__name__)
 
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
-_STATE: TypeAdapter[State] = TypeAdapter(State)
+_STATE: TypeAdapter[State] = TypeAdapter(State, config=DEFERRED)
 
 
 class _Listing(NamedTuple):

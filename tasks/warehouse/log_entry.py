@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from unstuck.tasks.json_fields import DEFERRED
 from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.warehouse.dataset_owner import Owner, Owners
 from unstuck.tasks.warehouse.files import WarehousePath
@@ -24,7 +25,7 @@ MANY, SMALL = (
 )  # files of a dataset from which on readers feel their number, if they have fewer bytes each
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=DEFERRED)
 class Change:
     """The change that one entry makes to one dataset.
 
@@ -58,7 +59,7 @@ class Change:
     steps: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=DEFERRED)
 class Table:
     """The Delta table into which an entry writes a dataset. Its `Change` has the files.
 
@@ -76,7 +77,7 @@ class Table:
     after: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=DEFERRED)
 class Entry:
     """One entry of the log.
 
@@ -123,7 +124,7 @@ class Entry:
         return self.publish_id == publish_id or same_package
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=DEFERRED)
 class DatasetState:
     """A dataset at one version: its files, and the entry, time and job that changed it last.
 

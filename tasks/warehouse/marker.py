@@ -27,6 +27,7 @@ from tenacity import (
 )
 
 from unstuck.tasks.errors import MarkerFailed, OutputInvalid, StagingLost, WarehouseMismatch
+from unstuck.tasks.json_fields import DEFERRED
 from unstuck.tasks.protocol.report import in_short
 from unstuck.tasks.warehouse.files import Files, WarehousePath
 
@@ -38,7 +39,7 @@ _ATTEMPT = re.compile(r"(\d+)-\w+-\w+")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=DEFERRED)
 class DataFile:
     """One Parquet file: its path relative to the warehouse, its rows, its size in bytes.
 
@@ -97,7 +98,7 @@ def are_named(named: Iterable[NamedPartitions]) -> Callable[[Mapping[str, str | 
     return is_named
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=DEFERRED)
 class PackedState:
     """The file with the packed checkpoint of a Spark query: its path and its size."""
 
@@ -105,7 +106,7 @@ class PackedState:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=DEFERRED)
 class Checkpoint:
     """The position that a stream was read up to, in one file.
 
@@ -141,7 +142,7 @@ class Checkpoint:
     after_state: WarehousePath | Literal[""] = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=DEFERRED)
 class StagedOutput:
     """One output of one attempt.
 
@@ -188,7 +189,7 @@ class StagedOutput:
         return [*self.files, *(DataFile(file.path, 0, file.bytes) for file in beside)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=DEFERRED)
 class Read:
     """A published dataset that an attempt read.
 
@@ -204,7 +205,7 @@ class Read:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=DEFERRED)
 class Marker:
     """The record of all that an attempt made.
 

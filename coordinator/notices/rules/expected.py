@@ -22,6 +22,7 @@ from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, deadline
 from unstuck.coordinator.notices.rules.schedule_wording import late_text
 from unstuck.coordinator.notices.rules.subscriptions import Subscriptions
 from unstuck.coordinator.spec.notify_spec import FleetRule, Late, NotifyRule
+from unstuck.tasks.json_fields import DEFERRED
 from unstuck.tasks.spec.fields import STORED
 
 Rule = TypeVar("Rule", bound=NotifyRule)
@@ -39,6 +40,8 @@ class Expected:
         absent: deadlines in a row for which no job had come.
         by_fleet: a rule of the fleet names it, which another coordinator may not have.
     """
+
+    __pydantic_config__ = DEFERRED
 
     since: float = 0.0
     judged: dict[str, float] = field(default_factory=dict)

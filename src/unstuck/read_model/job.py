@@ -21,7 +21,7 @@ from unstuck.coordinator.spec.problems import listed, suggestion
 from unstuck.read_model.group import GroupInfo, Member, done_in, why_group
 from unstuck.read_model.record_fields import from_record
 from unstuck.tasks.errors import Malformed
-from unstuck.tasks.json_fields import OptionalTime, Time, Word
+from unstuck.tasks.json_fields import DEFERRED, OptionalTime, Time, Word
 from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.spec.inputs import DatasetInput
@@ -66,6 +66,8 @@ class JobInfo:
         groups: in the order of the spec.
         explanations: of the job and its groups that are not done, by id; empty unless asked for.
     """
+
+    __pydantic_config__ = DEFERRED
 
     id: str
     name: str = ""

@@ -11,12 +11,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from unstuck.tasks.errors import OutputInvalid, Unrecoverable
+from unstuck.tasks.json_fields import DEFERRED
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=DEFERRED)
 class FilesPosition:
     """The files that were read.
 
@@ -36,7 +37,7 @@ class FilesPosition:
     kind: Literal["files"] = "files"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=DEFERRED)
 class KafkaPosition:
     """The next offset of each partition, and the offset at which the publishing job began.
 
@@ -200,7 +201,7 @@ def checkpoint_of(
 
 
 Position = Annotated[FilesPosition | KafkaPosition, Field(discriminator="kind")]
-_POSITION: TypeAdapter[FilesPosition | KafkaPosition] = TypeAdapter(Position)
+_POSITION: TypeAdapter[FilesPosition | KafkaPosition] = TypeAdapter(Position, config=DEFERRED)
 
 
 def write_position(files: Files, path: str, position: FilesPosition | KafkaPosition) -> int:
