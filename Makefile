@@ -31,11 +31,11 @@ help:  ## list the targets
 
 demo:  ## run the flights pipeline end to end, with an embedded Valkey
 	@scripts/setup.sh demo
-	$(BIN)/unstuck demo
+	$(BIN)/python -m examples.demo
 
 demo-stream:  ## load files as they arrive by a schedule, mend a broken one, and count the rows (a minute)
 	@scripts/setup.sh demo-stream
-	$(BIN)/unstuck demo --stream
+	$(BIN)/python -m examples.demo --stream
 
 demo-night:  ## one night of a small fleet: five things go wrong, and a receiver prints who is told what (3 minutes)
 	@scripts/setup.sh demo-stream

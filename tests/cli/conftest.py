@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -103,10 +103,11 @@ class ByHand:
 
 
 class Cli:
-    """``unstuck``, run as a process in a folder of its own."""
+    """``unstuck``, or another program, run as a process in a folder of its own."""
 
-    def __init__(self, url: str | None, folder: Path) -> None:
+    def __init__(self, url: str | None, folder: Path, program: Sequence[str] = COMMAND) -> None:
         self.folder = folder
+        self.program = program
         self.env = {
             key: value for key, value in os.environ.items() if not key.startswith("UNSTUCK_")
         }
@@ -136,7 +137,7 @@ class Cli:
         """Run in the background; the test ends it."""
         settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **more}
         return subprocess.Popen(
-            [*COMMAND, *map(str, arguments)], cwd=self.folder, env=self.env, **settings
+            [*self.program, *map(str, arguments)], cwd=self.folder, env=self.env, **settings
         )
 
 

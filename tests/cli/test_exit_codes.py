@@ -294,9 +294,9 @@ ASKS_REDIS = (
     ),
     *("schedule list", "schedule backfill nightly --from 2026-01-01 --to 2026-01-03"),
 )
-# The demo has a server of its own; the page starts without Redis, says that it is away, and goes on
+# The page starts without Redis, says that it is away, and goes on
 # when it is there.
-ASKS_NOBODY = {"run", "validate", "datasets", "stream", "demo", "web"}
+ASKS_NOBODY = {"run", "validate", "datasets", "stream", "web"}
 
 # Eight at once, for most of it is waiting: each in a process forked from one that has given a
 # command already.

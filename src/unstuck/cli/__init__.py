@@ -10,11 +10,23 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Callable
 from typing import NoReturn, TextIO
 
 
 def main() -> None:
-    """Run the command line ``unstuck``.
+    """Run the command line ``unstuck``, as `run_app` does."""
+    run_app(_commands, "unstuck")
+
+
+def _commands() -> Callable[..., None]:
+    from unstuck.cli.app import app
+
+    return app
+
+
+def run_app(load: Callable[[], Callable[..., None]], name: str) -> None:
+    """Run the app that ``load`` imports, and explain its errors. ``name`` is for usage texts.
 
     Exits through ``sys.exit`` with one of ``exits.ExitCode``.
     """
@@ -25,10 +37,9 @@ def main() -> None:
             )  # a terminal that is not UTF-8 shows ? and not a traceback
     out = sys.stdout
     try:
-        from unstuck.cli.app import app
-
+        app = load()
         try:
-            app(prog_name="unstuck")
+            app(prog_name=name)
         finally:
             out.flush()  # here, and not at exit, where nobody could explain an error
     except SystemExit:

@@ -53,9 +53,6 @@ PANELS: Mapping[str, Mapping[str, ListedCommand]] = {
             "Check a job spec without submitting it.", "specs.validate:validate", "flights.yaml"
         ),
         "up": ListedCommand("Run a local fleet in the foreground.", "ops.local:up", "--workers 2"),
-        "demo": ListedCommand(
-            "Run the flights pipeline on a local fleet.", "demo.demo:demo", "--keep"
-        ),
         "schedule": ListedCommand(
             "Repeat jobs. Each run of a schedule is an ordinary job.",
             "jobs.schedule:schedule",

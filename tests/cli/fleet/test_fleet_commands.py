@@ -1,10 +1,7 @@
-"""``unstuck up`` and ``unstuck demo``: a fleet of one's own, found from the folder it was started
-in.
-"""
+"""``unstuck up``: a fleet of one's own, found from the folder it was started in."""
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -14,22 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pandas as pd
 import psutil
-import pyarrow.parquet
 import pytest
 
-from examples.flights_truth import disagreements, truth
-from examples.nycflights import table_path
 from tests.cli.conftest import ROOT, Cli
 from tests.support.machine import seconds
-from tests.support.programs.processes import command_line, lives
+from tests.support.programs.processes import lives
 from tests.support.servers import wait_until
-from unstuck import published_files
-from unstuck.cli.demo.demo import missing
-from unstuck.cli.demo.demo_stream import compared
-from unstuck.exits import ExitCode
-from unstuck.tasks.host import java_version
 
 
 @pytest.fixture
@@ -47,10 +35,10 @@ def running(cli: Cli, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], 
         process = cli.start(*arguments, stdout=file, stderr=subprocess.STDOUT)
     try:
         yield process, out
-        family.update(_below(process.pid))
+        family.update(below(process.pid))
     finally:
         if process.poll() is None:
-            family.update(_below(process.pid))
+            family.update(below(process.pid))
             process.send_signal(signal.SIGINT)
         try:
             process.wait(seconds(30))
@@ -60,7 +48,7 @@ def running(cli: Cli, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], 
     wait_until(lambda: not [p for p in family if lives(p)], 20, "all that it started to end")
 
 
-def _below(pid: int) -> list[psutil.Process]:
+def below(pid: int) -> list[psutil.Process]:
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -140,86 +128,3 @@ def test_up_with_a_redis_that_is_not_there_is_5_and_starts_nothing(alone: Cli) -
     assert "unset UNSTUCK_REDIS_URL" in done.stderr
     assert "Start a local fleet" not in done.stderr  # that is what was tried
     assert not (alone.folder / ".unstuck").exists()
-
-
-@pytest.mark.parametrize("banner", ["", 'openjdk version "11.0.2"'], ids=["none", "old"])
-def test_the_demo_names_all_that_is_missing_and_how_to_get_it(
-    alone: Cli, tmp_path: Path, banner: str
-) -> None:
-    java = tmp_path / "java" / "bin" / "java"
-    if banner:
-        java.parent.mkdir(parents=True)
-        java.write_text(f"#!/bin/sh\necho '{banner}' >&2\n")
-        java.chmod(0o755)
-    done = alone("demo", JAVA_HOME=str(tmp_path / "java"))
-    assert done.returncode == 2
-    where = f" in JAVA_HOME, {tmp_path}/java"
-    assert (
-        f"Java 11{where} is too old" if banner else f"Java is not installed{where}"
-    ) in done.stderr
-    assert "17" in done.stderr
-    assert not (tmp_path / ".unstuck").exists()
-    assert any("examples/flights.yaml" in what for what in missing(tmp_path))
-
-
-@pytest.mark.variant
-@pytest.mark.timeout(400)
-def test_the_demo_publishes_what_is_true_without_spark_although_a_worker_is_killed(
-    alone: Cli,
-) -> None:
-    if java_version() < 17:
-        pytest.skip("no Java 17 here")
-    with running(alone, "demo", "--home", "d") as (process, out):
-        pid = int(says(process, out, r"Worker pids: spark-1 (\d+)", 60)[1])
-        says(process, out, r"RUNNING +by_month", 180)
-        jvms = [child for child in _below(pid) if "java" in command_line(child).split(" ")[0]]
-        assert jvms
-        os.kill(pid, signal.SIGKILL)
-        says(process, out, r"LEASE_LAPSED|BACKOFF", 60)
-        wait_until(
-            lambda: not [jvm for jvm in jvms if lives(jvm)],
-            10,
-            "the killed worker's JVM to be gone",
-        )
-        assert process.wait() == 0, out.read_text()
-    text = out.read_text()
-    assert "spark-1" in text
-    assert re.search(r"flights scheduled +336,776", text)
-    assert re.search(r"published report: 18 rows", text)
-    assert f"unstuck datasets --warehouse {alone.folder}/d/warehouse" in text
-    (report,) = alone.json("datasets", "report", "--warehouse", f"{alone.folder}/d/warehouse")
-    assert (report["rows"], report["version"]) == (18, 1)
-    true = truth()
-    for name in ("report", "flights_by_carrier", "flights_by_origin", "monthly", "weather_delays"):
-        rows = pyarrow.parquet.read_table(
-            published_files(f"{alone.folder}/d/warehouse", name)
-        ).to_pylist()
-        assert disagreements(name, rows, true[name]) == []
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-def test_the_demo_of_a_stream_publishes_each_flight_once_although_files_are_broken_and_a_worker_is_killed(
-    alone: Cli,
-) -> None:
-    with running(alone, "demo", "--stream", "--home", "d") as (process, out):
-        pid = int(says(process, out, r"Worker pids: light-1 (\d+)", 60)[1])
-        says(process, out, r"departures RUNNING: [1-9]", 60)
-        os.kill(pid, signal.SIGKILL)
-        assert process.wait() == 0, out.read_text()
-    text = out.read_text()
-    assert re.search(r"departures +HALTED", text)
-    assert re.search(r"BAD_FILE: \S+/2013-01-02T16.csv, line 39", text)
-    (home,) = (alone.folder / "d").iterdir()
-    keys = ["time_hour", "carrier", "flight", "origin"]
-    true = pd.read_csv(table_path("flights")).query("month == 1 and day <= 3")[keys]
-    files = published_files(f"{home}/warehouse", "departures")
-    found = pd.concat(pyarrow.parquet.read_table(path, columns=keys).to_pandas() for path in files)
-    found["time_hour"] = found.time_hour.dt.strftime("%Y-%m-%dT%H:%M:%SZ")
-    assert sorted(found.to_records(index=False).tolist()) == sorted(
-        true.to_records(index=False).tolist()
-    )
-    assert f"Each of the {len(true):,} flights was published once." in text
-
-    (home / "arriving" / "more.csv").write_text("time_hour\n2013-01-01 10:00:00Z\n")
-    assert compared(home / "arriving", f"{home}/warehouse") is ExitCode.NOT_WELL

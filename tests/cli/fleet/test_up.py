@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
+from examples.demo.flights_demo import further
 from tests.cli.conftest import Cli
 from tests.support.paths import PYTHONPATH
 from tests.support.programs.foreground import IGNORES_SIGTERM, PLAIN, Up
 from tests.support.servers import free_port, wait_until
 from unstuck import Client, Settings
-from unstuck.cli.demo.demo import further
 from unstuck.cli.render.terminal import program
 from unstuck.coordinator.fleet_address import with_local_fleet
 from unstuck.local.home import Home

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 import unstuck
+from examples.demo.checkout import published_rows
 from scripts import api_page
 from tests.support.servers import RedisServer
 from tests.support.streams.stream_fleet import stream_fleet
 from unstuck import Client, Job, JobSpec, Settings, SpecError, Status, published_files
-from unstuck.cli.demo.checkout import published_rows
 from unstuck.tasks.settings import settings
 from unstuck.testing import Unstuck as Fixture
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo.flights_demo import missing
 from tests.support.paths import ROOT
 from tests.unit.project.test_project_files import PROJECT
-from unstuck.cli.demo.demo import missing
 from unstuck.coordinator.errors import FleetFailed
 from unstuck.local.programs import valkey
 

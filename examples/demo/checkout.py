@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(__file__).resolve().parents[4]
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def published_rows(warehouse: str, dataset: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""``unstuck demo``: the flights pipeline end to end, on its own fleet and embedded Valkey."""
+"""Run the flights pipeline end to end, on its own fleet and embedded Valkey."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from examples.demo.checkout import CHECKOUT, published_rows
 from unstuck.cli.connection import connected
-from unstuck.cli.demo.checkout import CHECKOUT, published_rows
 from unstuck.cli.jobs.watch import await_end
 from unstuck.cli.render.terminal import can_live, program, stdout, table
 from unstuck.coordinator.errors import BadRequest
@@ -53,7 +53,7 @@ def demo(
     if stream:  # what an earlier demo has loaded is no part of this one
         home /= f"stream-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     _prepare(home)
-    from unstuck.cli.demo.demo_stream import run_stream
+    from examples.demo.stream_demo import run_stream
     from unstuck.local.local_fleet import SIGNAL_WITHIN, LocalFleet
     from unstuck.local.programs import Size
 

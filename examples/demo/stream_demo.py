@@ -1,4 +1,4 @@
-"""``unstuck demo --stream``: files arrive, a schedule loads them, and the rows are counted."""
+"""Load files with a schedule as they arrive, and count the rows (``--stream``)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from examples.demo.checkout import CHECKOUT, published_rows
 from unstuck.cli.connection import connected
-from unstuck.cli.demo.checkout import CHECKOUT, published_rows
 from unstuck.cli.render.terminal import stderr, stdout, table
 from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.errors import FleetFailed
