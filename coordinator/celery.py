@@ -17,7 +17,7 @@ from typing import Any
 import redis
 from celery import Task
 
-from unstuck.coordinator.command_table import COMMANDS, CommandOutcome, TargetKind
+from unstuck.coordinator.command_table import COMMANDS, TargetKind
 from unstuck.coordinator.commands.job_commands import Commanded
 from unstuck.coordinator.notices.setting import notify_setting
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
@@ -30,7 +30,7 @@ from unstuck.coordinator.reconcile.bootsteps import (
 from unstuck.coordinator.reconcile.wiring import consumer
 from unstuck.coordinator.requests.job_requests import JUDGED, JobRequests, connect_for_requests
 from unstuck.coordinator.requests.schedule_requests import ScheduleRequests
-from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
+from unstuck.coordinator.schedules.schedule_result import ScheduleResult
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError, SpecProblem, shorten
 from unstuck.coordinator.store.answers import Submitted
@@ -188,7 +188,7 @@ def _request(client: redis.Redis, act: Callable[..., Any], values: Mapping[str, 
         raise unreachable(_settings.redis_url, error) from error
 
 
-def _in_words(result: Submitted | Commanded | ScheduleResult | CommandOutcome) -> str:
+def _in_words(result: Submitted | Commanded | ScheduleResult) -> str:
     if isinstance(result, Submitted):
         return result.id if result.new else f"{result.id}: {result.summary}"
     return f"{result.answer}: {result.text}"

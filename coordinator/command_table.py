@@ -29,6 +29,7 @@ class TargetKind(StrEnum):
     STREAM = "stream"
     POOL = "pool"
     DEAD_LETTER = "dead letter"
+    PROBLEM = "problem"
 
 
 class Answer(StrEnum):
@@ -41,10 +42,17 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommandOutcome:
-    """How a command ended for one target, in a word and in a sentence."""
+    """The answer of a command for one target.
 
-    name: str
-    answer: Answer
+    Attributes:
+        target: id or name of the target.
+        answer: DONE, ALREADY or REFUSED; of a dead letter also REPLAYED or DROPPED. The command
+            line answers the code of an error too.
+        text: a sentence for people.
+    """
+
+    target: str
+    answer: str
     text: str
 
 

@@ -21,13 +21,13 @@ from unstuck.coordinator.model.fleet import PoolView
 from unstuck.coordinator.model.schedule_record import Backfill, Run
 from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
-from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts, ScheduleResult
-from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView
+from unstuck.coordinator.schedules.schedule_result import ScheduleResult
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.pool_store import Pools
 from unstuck.read_model.command_result import CommandResult
 from unstuck.read_model.group import GroupInfo, Member
 from unstuck.read_model.job import JobInfo
+from unstuck.read_model.schedule import NextTick, ScheduleInfo, TickInfo
 from unstuck.tasks.steps.context import OutputSlot
 
 HEAD = """\
@@ -67,12 +67,8 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
     "Answers of the client": (
         *(("JobInfo", JobInfo), ("GroupInfo", GroupInfo), ("Member", Member)),
         *(("CommandResult", CommandResult), ("PoolView", PoolView)),
-        *(("ScheduleView", ScheduleView), ("ScheduleFacts", ScheduleFacts), ("Run", Run)),
-        *(
-            ("Backfill", Backfill),
-            ("BackfillTick", BackfillTick),
-            ("ScheduleResult", ScheduleResult),
-        ),
+        *(("ScheduleInfo", ScheduleInfo), ("NextTick", NextTick), ("TickInfo", TickInfo)),
+        *(("Run", Run), ("Backfill", Backfill), ("ScheduleResult", ScheduleResult)),
         ("ScheduleExplanation", ScheduleExplanation),
     ),
     "Steps": (("StepContext", unstuck.StepContext), ("ctx.output(name)", OutputSlot)),

@@ -28,9 +28,15 @@ NO_SPARK = "none"  # as UNSTUCK_SPARK_MASTER, and as a version of Spark
 
 @dataclass(frozen=True, slots=True)
 class RunsOn:
-    """Versions of Unstuck, Python and Spark, such as ``3.11.7``; empty if not known.
+    """Versions of a process, such as ``3.11.7``; empty if unknown.
 
-    ``spark`` is ``none`` of a worker that runs no Spark.
+    Attributes:
+        release: of Unstuck.
+        python: of Python.
+        spark: of Spark; ``none`` if the worker runs no Spark.
+        pandas: of pandas.
+        pyarrow: of pyarrow.
+        java: of Java.
     """
 
     release: str = ""

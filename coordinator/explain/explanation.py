@@ -50,6 +50,8 @@ class Explanation:
         timed: it waits for the time of ``next`` more than for anything else.
         since: when it entered its state; for a waiting group without a record, when its wait began.
         tried: earlier attempts; empty without one.
+        next: the next event.
+        ends: the event that ends the wait.
         help: commands that would help.
         stack: the stack of its running step, if it was read.
     """

@@ -18,7 +18,9 @@ class Acknowledgement:
 
     Attributes:
         version: `Problem.version` when it was acknowledged.
-        at: Unix seconds; it expires after ``ACKNOWLEDGED_FOR_S``.
+        at: when it was given, in Unix seconds; it expires after ``ACKNOWLEDGED_FOR_S``.
+        by: who gave it.
+        reason: why.
     """
 
     version: Annotated[str, Field(exclude=True)]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter, computed_field
 
 from unstuck.coordinator.model.size import megabytes
+from unstuck.coordinator.model.stored import stored_fields
 from unstuck.coordinator.spec.problems import counted
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.json_fields import DEFERRED
+from unstuck.tasks.json_fields import DEFERRED, Time, Word
 
 MAX_PARTITIONS_SHOWN = 8  # of a topic, in a line
 
@@ -22,29 +25,29 @@ class StreamBacklog:
     Attributes:
         new: unread files; of a topic, unread offsets.
         bytes: of the unread files.
-        changed: files that were read and have other content now.
         looked: files or partitions of the stream.
         since: when the oldest unread file was written; if that is unknown, since when looks have
-            seen it. 0 if nothing is unread.
-        lag: of a topic: partition → its unread offsets.
-        next: of a topic: partition → the offset at which the next run begins.
+            found it. 0 if nothing is unread.
+        lag: of a topic: unread offsets by partition.
+        next: of a topic: by partition, the offset at which the next run starts.
         trouble: why a run would fail.
-        reachable: False if only a worker can read the stream.
-        ignored: the number and some names of files whose names do not match; empty if none.
+        reachable: whether a coordinator can read the stream; if not, only a worker can.
+        changed: files that were read and have other content now.
+        ignored: number and some names of files whose names do not match; empty if there are none.
         seen_to: partition → the position to which ``since`` belongs.
     """
 
     new: int = 0
     bytes: int = 0
     looked: int = 0
-    since: float = 0.0
+    since: Time = 0.0
     lag: dict[int, int] = field(default_factory=dict)
     next: dict[int, int] = field(default_factory=dict)
-    trouble: str = ""
+    trouble: Word = ""
     reachable: bool = True
     changed: int = 0
-    ignored: str = ""
-    seen_to: dict[int, int] = field(default_factory=dict)
+    ignored: Word = ""
+    seen_to: Annotated[dict[int, int], Field(exclude=True)] = field(default_factory=dict)
 
     def describe(self, at: float) -> str:
         """Describe the backlog; ``at`` is the time of the look."""
@@ -67,8 +70,9 @@ class StreamBacklog:
         """Whether a run would read or report something."""
         return bool(self.new or self.changed or self.trouble or not self.reachable)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
-    def position(self) -> str:
+    def position(self) -> Word:
         """How far it was read, in words; empty if unknown."""
         if self.next:
             return _by_partition(self.next, " at offset")
@@ -79,20 +83,26 @@ class StreamBacklog:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The unread part of the streams of one schedule, by address, at the last look."""
+    """The unread input of the streams of one schedule at the last look.
+
+    Attributes:
+        at: when a coordinator looked.
+        streams: by address.
+    """
 
     __pydantic_config__ = DEFERRED
 
-    at: float
+    at: Time
     streams: dict[str, StreamBacklog]
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
-    def since(self) -> float:
+    def since(self) -> Time:
         """Since when the oldest unread part waits; 0 if nothing is unread."""
         return min((stream.since for stream in self.streams.values() if stream.since), default=0.0)
 
     def to_json(self) -> str:
-        return _BACKLOG.dump_json(self, exclude_defaults=True).decode()
+        return json.dumps(stored_fields(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Backlog:

@@ -10,13 +10,14 @@ from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatu
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """One queue: its waiting messages in the broker, and its listening runners.
-
-    The listeners of ``control`` are coordinators.
+    """One queue.
 
     Attributes:
-        oldest_since: since when its oldest message has lain there, as far as a coordinator that is
-            heard of has seen; None if nothing waits there, or nobody looked.
+        name: of the queue.
+        length: number of messages that wait in the broker.
+        listeners: number of runners that listen; of ``control``, of coordinators.
+        oldest_since: since when its oldest message has waited, as far as a live coordinator knows;
+            None if nothing waits, or nobody looked.
     """
 
     name: str
@@ -27,7 +28,12 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class StalledView:
-    """A worker or coordinator (``host:pid``) that received nothing at ``at``, and ended itself."""
+    """A worker or coordinator that received nothing more, and ended itself.
+
+    Attributes:
+        worker: its host and process, as ``host:pid``.
+        at: when it found so.
+    """
 
     worker: str
     at: Time
@@ -35,10 +41,14 @@ class StalledView:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """The fleet at the time ``at``; silent processes come last.
+    """The processes of an installation; silent ones come last.
 
     Attributes:
+        at: when it was read.
         swept_at: the last tick of any sweep.
+        runners: processes that run attempts.
+        coordinators: processes that decide.
+        queues: by name.
         stalled: workers and coordinators that stalled within the last day, the last one first.
     """
 
@@ -55,10 +65,12 @@ class PoolView:
     """One pool.
 
     Attributes:
-        slots: how many attempts may hold a slot at once.
-        used: how many do; more than ``slots`` after it was made smaller.
-        waiting: offers that stand ready, or wait for a slot.
-        holders: attempts that hold a slot, as ``job/group``; the first of them.
+        name: of the pool.
+        slots: maximum number of attempts that hold a slot.
+        used: number of attempts that hold a slot; more than ``slots`` after the pool was made
+            smaller.
+        waiting: offers that are ready, or wait for a slot.
+        holders: the first attempts that hold a slot, as ``job/group``.
     """
 
     name: str

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from pydantic import TypeAdapter
 
-from unstuck.tasks.json_fields import DEFERRED
+from unstuck.tasks.json_fields import DEFERRED, Time
 
 # Seconds between two notices of a problem that comes back.
 TOLD_AGAIN_AFTER = 1800.0
@@ -20,21 +20,22 @@ class Notice:
     """One notice. Times are Unix seconds.
 
     Attributes:
-        id: the same after a lost reply, by a second coordinator and after a rollback; receivers
-            drop doubles by it.
+        id: equal for repeats of the notice, so that receivers can drop these.
         to: names of the targets.
         event: ``failed``, ``halted``, ``retrying_for``, ``running_for``, ``late``, ``behind``,
             ``waiting_for_worker``, ``finished`` or ``recovered``.
         kind: ``job`` or ``schedule``.
-        name: of the schedule, or that in the spec of the job.
-        job: its id, or that of the last run of the schedule; empty if there is none.
-        problem: the same for the notice of a problem and for that of its end.
-        at: when the change was committed; ``since``: since when the problem stands.
-        status: the one that was committed.
+        name: of the schedule, or of the job in its spec.
+        job: id of the job, or of the last run of the schedule; empty if there is none.
+        problem: equal for the notice of a problem and the notice of its end.
+        at: when the change was committed.
+        since: since when the problem lasts.
+        status: the committed status.
         text: the sentence of ``why``.
+        first_error: the first error since the last success; empty if there is none.
         next: what the system does next, and when.
-        commands: those that help.
-        ends: of the targets, those that are to be notified of the end of the problem.
+        commands: commands that help.
+        ends: the targets that are notified of the end of the problem.
     """
 
     __pydantic_config__ = DEFERRED
@@ -46,8 +47,8 @@ class Notice:
     name: str
     job: str
     problem: str
-    at: float
-    since: float
+    at: Time
+    since: Time
     status: str
     text: str
     first_error: str = ""
@@ -60,9 +61,7 @@ class Notice:
 
         The error of a step may have one; the scripts of Redis and many receivers refuse such JSON.
         """
-        text = json.dumps(
-            _NOTICE.dump_python(self, mode="python"), separators=(",", ":"), ensure_ascii=False
-        )
+        text = json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
         return text.encode(errors="replace").decode()
 
     @classmethod

@@ -35,7 +35,12 @@ def compact(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a job or a group is where it is: a code to compare and a sentence to read."""
+    """Why a job or a group is where it is: a code to compare and a sentence to read.
+
+    Attributes:
+        code: for programs to compare.
+        text: a sentence for people.
+    """
 
     code: str
     text: str
@@ -228,7 +233,13 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True)
 class AlteredValue:
-    """One value of the spec that was altered; None stands for one that is not there."""
+    """One value of the spec that was altered; None stands for a missing value.
+
+    Attributes:
+        path: of the value in the spec.
+        old: the value before.
+        new: the value after.
+    """
 
     path: str
     old: Any
@@ -237,10 +248,13 @@ class AlteredValue:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """One ``alter``, of which the n-th makes revision n of the spec.
+    """One ``alter``; the n-th makes revision n of the spec.
 
     Attributes:
-        at: seconds since the epoch, by the clock of the user.
+        at: when it was given, in seconds since the epoch by the clock of the user.
+        by: who gave it.
+        reason: why.
+        changes: the altered values.
     """
 
     at: Time

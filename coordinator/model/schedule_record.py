@@ -11,15 +11,16 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter, computed_field
 
 from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import IllegalMove
+from unstuck.coordinator.model.stored import stored_fields
 from unstuck.coordinator.model.tick import BY_HAND, tick_text, utc
-from unstuck.tasks.json_fields import DEFERRED
+from unstuck.tasks.json_fields import DEFERRED, OptionalTime, Time, Word
 
 Redo = Literal["none", "failed", "all"]
 MAX_UNRESOLVED = 1000  # ticks of one backfill that failed for good and wait for a person
@@ -55,40 +56,41 @@ class Run:
     """One run: a job for a tick, or one that a person started. Times are Unix seconds; 0: not yet.
 
     Attributes:
-        tick: the nominal time; of a run by hand, when it was requested.
+        tick: its nominal time; of a run by hand, when it was requested.
         number: of the run among those of its tick, from 1 on.
-        job: its id; empty until it is submitted.
+        job: id of its job; empty until it is submitted.
         at: when it was decided.
         by: who requested it; empty if its tick did.
-        by_hand: it has no tick.
+        by_hand: whether it has no tick.
         params: values for parameters of a run by hand.
         backfill: id of the backfill that added it; empty for other runs.
         redo: id of the backfill that ran a done tick again; empty without one. Retries keep it.
-        retry_of: the job that failed before, whose finished work it adopts.
+        retry_of: id of the job that failed before, whose finished work it adopts.
         after: when that job ended.
         failures: of a backfill: failed runs of this tick since a person requested the tick.
         trouble: why it could not be submitted yet.
         tries: how often it could not be submitted.
         next_at: when it is submitted, or tried again.
         final: of a failed run: why no further try can succeed.
-        resumed: of such a run in a backfill: a person resumed it, and it begins when there is room.
+        resumed: of such a run in a backfill: whether a person resumed it, so that it starts when
+            there is room.
     """
 
-    tick: float
+    tick: Time
     number: int = 1
-    job: str = ""
-    at: float = 0.0
-    by: str = ""
+    job: Word = ""
+    at: Time = 0.0
+    by: Word = ""
     by_hand: bool = False
     params: dict[str, Any] = field(default_factory=dict, hash=False)
-    backfill: str = ""
-    redo: str = ""
-    retry_of: str = ""
-    after: float = 0.0
+    backfill: Word = ""
+    redo: Word = ""
+    retry_of: Word = ""
+    after: Time = 0.0
     failures: int = 0
     trouble: Reason | None = None
     tries: int = 0
-    next_at: float = 0.0
+    next_at: Time = 0.0
     final: Reason | None = None
     resumed: bool = False
 
@@ -129,22 +131,33 @@ class Quiet:
     """Ticks in a row without a run, since no data had arrived.
 
     Attributes:
+        first: the first of these ticks.
+        last: the last of these ticks.
+        count: number of these ticks.
         looked_at: the time of the last look.
     """
 
-    first: float
-    last: float
+    first: Time
+    last: Time
     count: int
-    looked_at: float
+    looked_at: Time
 
 
 @dataclass(frozen=True, slots=True)
 class RunFailure:
-    """How a run failed, with the job that has its log."""
+    """How a run failed.
+
+    Attributes:
+        job: id of its job, which has the log.
+        tick: of the run.
+        at: when it failed.
+        code: of the error.
+        text: the error in words.
+    """
 
     job: str
-    tick: float
-    at: float
+    tick: Time
+    at: Time
     code: str
     text: str
 
@@ -154,13 +167,17 @@ class RunSuccess:
     """The last run that FINISHED.
 
     Attributes:
-        version: 0 if there was nothing to publish.
-        left: files and offsets that have arrived for its streams, beyond the bound of one run.
+        job: id of its job.
+        tick: of the run.
+        at: when it ended.
+        version: of the warehouse; 0 if there was nothing to publish.
+        rows: published rows by dataset.
+        left: files and offsets of its streams that have arrived beyond the limit of one run.
     """
 
     job: str
-    tick: float
-    at: float
+    tick: Time
+    at: Time
     version: int = 0
     rows: dict[str, int] = field(default_factory=dict)
     left: int = 0
@@ -168,33 +185,42 @@ class RunSuccess:
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """Ticks of the past for which a person asked. Times are seconds since the epoch; 0: not yet.
+    """Past ticks that a person requested. Times are seconds since the epoch; 0 if not yet.
 
     Attributes:
-        first, last: the range, its ends included; ``total``: how many ticks are in it.
-        policy: that of the schedule when it was given, by which its ticks are.
-        in_order: its ticks build on each other, so one runs at a time and none is passed over.
-        reads: the version at which the run of the first tick reads the dataset on which runs build;
-            None: the newest.
-        parallel: how many runs may go on at once.
-        redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run again.
-        at, by: when it was given, and by whom.
-        next: the tick that is run next; None if all have been.
-        passed: the ticks before ``next``, in the order of the backfill.
-        left: those among them that had failed before and were left as they were.
-        runs: those that go on, are about to be submitted, or failed for good (``final``) and wait
+        first: the first tick of the range.
+        last: the last tick of the range.
+        total: number of ticks in the range.
+        at: when it was requested.
+        by: who requested it.
+        next: the tick that runs next; None if all have run.
+        policy: trigger of the schedule when the backfill was requested, which determines its ticks.
+        in_order: whether its ticks build on each other, so that one runs at a time and none is
+            skipped.
+        reads: version at which the run of the first tick reads the dataset on which runs build;
+            None for the newest.
+        parallel: maximum number of active runs.
+        redo: which ticks that had a run before run again: ``none``, the ``failed`` or ``all``.
+        backwards: whether it starts with the newest tick.
+        passed: number of ticks before ``next``, in the order of the backfill.
+        left: number of these ticks that had failed before and were not run again.
+        runs: runs that are active, about to be submitted, or failed for good (``final``) and wait
             for a person.
-        paused, paused_by: whether a person paused it, and who.
+        last_error: error of the last run that failed.
+        paused: whether a person paused it.
+        paused_by: who paused it.
         halted: why it is FAILED.
+        canceled: whether a person canceled it.
+        ended_at: when it ended.
     """
 
-    first: float
-    last: float
+    first: Time
+    last: Time
     total: int
-    at: float
+    at: Time
     by: str
-    next: float | None
-    policy: str
+    next: OptionalTime
+    policy: Annotated[str, Field(exclude=True)]
     in_order: bool = False
     reads: int | None = None
     parallel: int = 1
@@ -205,10 +231,10 @@ class Backfill:
     runs: tuple[Run, ...] = ()
     last_error: RunFailure | None = None
     paused: bool = False
-    paused_by: str = ""
+    paused_by: Word = ""
     halted: Reason | None = None
     canceled: bool = False
-    ended_at: float = 0.0
+    ended_at: Time = 0.0
 
     @property
     def over(self) -> bool:
@@ -245,9 +271,10 @@ class Backfill:
         """Return the runs of ticks that failed before and are neither done nor skipped."""
         return tuple(run for run in self.runs if run.retry_of)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def status(self) -> str:
-        """In one word, for people."""
+        """RUNNING, PAUSED, FAILED, CANCELING, CANCELED or DONE."""
         if self.canceled:
             return "CANCELED" if self.over else "CANCELING"
         if self.over:
@@ -256,11 +283,13 @@ class Backfill:
             return "FAILED"
         return "PAUSED" if self.paused else "RUNNING"
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def done(self) -> int:
         """Ticks that are done or skipped."""
         return self.passed - len(self.runs) - self.left
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def progress(self) -> str:
         """How far it is, in words."""
@@ -391,9 +420,8 @@ class ScheduleRecord:
 
     def to_json(self) -> str:
         """Return compact JSON without defaults, and without the spec, which is a separate field."""
-        values = _RECORD.dump_python(
-            self, mode="json", exclude_defaults=True, exclude={"spec", "commit"}
-        )
+        values = stored_fields(self)
+        del values["spec"], values["commit"]
         return json.dumps(values, separators=(",", ":"))
 
     @classmethod

@@ -17,6 +17,7 @@ import redis
 
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.store.reports import DEAD_KEPT
+from unstuck.tasks.json_fields import Time, Word
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 
@@ -57,26 +58,43 @@ class TakenNotice:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A notice that waits. Times are Unix seconds. ``reply``: the result of the last try."""
+class WaitingNotice:
+    """A notice that waits for its target. Times are Unix seconds.
+
+    Attributes:
+        to: name of the target.
+        notice: the notice.
+        since: since when it waits.
+        next_at: when it is tried next.
+        tries: number of tries that failed.
+        reply: result of the last try of the target.
+    """
 
     to: str
     notice: Notice
-    since: float
-    next_at: float
+    since: Time
+    next_at: Time
     tries: int
-    reply: str
+    reply: Word
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A notice that was sent: when, at which try, and the reply of the receiver."""
+class SentNotice:
+    """A notice that was sent.
+
+    Attributes:
+        to: name of the target.
+        notice: the notice.
+        at: when it was sent.
+        tries: number of the try that succeeded.
+        reply: answer of the receiver.
+    """
 
     to: str
     notice: Notice
-    at: float
+    at: Time
     tries: int
-    reply: str
+    reply: Word
 
 
 class Notices:
@@ -85,7 +103,7 @@ class Notices:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis, self._keys = client, keys
 
-    def waiting(self, most: int = 1000) -> list[Waiting]:
+    def waiting(self, most: int = 1000) -> list[WaitingNotice]:
         """Return the waiting notices, oldest first, and at most ``most`` for each target."""
         notices = []
         for target in cast(list[str], self._redis.zrange(self._keys.notices_due, 0, -1)):
@@ -108,18 +126,22 @@ class Notices:
                     tries = 0 if number else int(state.get("tries", {}).get(problem, 0))
                     at = max(next_at, state.get("next", 0.0))
                     notices.append(
-                        Waiting(target, notice, float(since), at, tries, state.get("reply", ""))
+                        WaitingNotice(
+                            target, notice, float(since), at, tries, state.get("reply", "")
+                        )
                     )
         return sorted(notices, key=lambda queued: queued.since)
 
-    def sent(self, most: int = 100) -> list[Sent]:
+    def sent(self, most: int = 100) -> list[SentNotice]:
         """Return the sent notices, newest first."""
         entries = cast(
             list[tuple[str, Mapping[str, str]]],
             self._redis.xrevrange(self._keys.notices_sent, count=most),
         )
         return [
-            Sent(fields["to"], notice, float(fields["at"]), int(fields["tries"]), fields["reply"])
+            SentNotice(
+                fields["to"], notice, float(fields["at"]), int(fields["tries"]), fields["reply"]
+            )
             for _, fields in entries
             if (notice := _read(fields["notice"])) is not None
         ]

@@ -6,17 +6,32 @@ themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from unstuck.coordinator.model.fleet import FleetView
 from unstuck.coordinator.problems.fleet_problems import FLEET_RULES
 from unstuck.coordinator.problems.job_problems import problems_of_job
 from unstuck.coordinator.problems.problem import Limits, Problem, ProblemCode
 from unstuck.coordinator.problems.schedule_problems import worst_problems
-from unstuck.coordinator.problems.state import InstallationState
+from unstuck.coordinator.problems.state import InstallationState, JobSummary
 
 C = ProblemCode
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """The problems of an installation at one moment.
+
+    Attributes:
+        at: that moment, in Unix seconds by the clock of Redis.
+        problems: the worst first, acknowledged ones last.
+        jobs: the jobs among which problems were detected.
+    """
+
+    at: float
+    problems: list[Problem]
+    jobs: Sequence[JobSummary]
 
 
 def detect(state: InstallationState, limits: Limits) -> list[Problem]:

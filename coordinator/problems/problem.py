@@ -11,6 +11,8 @@ from pydantic import Field, computed_field
 from unstuck.coordinator.model.acknowledgement import Acknowledgement
 from unstuck.tasks.json_fields import Time, Word
 
+OPEN = "OPEN"  # the status of a problem that nobody has acknowledged
+
 
 class ProblemCode(StrEnum):
     """What is wrong. The kind of the subject says with what."""
@@ -46,14 +48,16 @@ class Problem:
     """One problem.
 
     Attributes:
+        code: what is wrong.
         kind: job, schedule, queue, pool, host or fleet.
         name: of the subject; of a job, its name.
         text: the sentence; empty for a job that `why` explains.
         since: Unix seconds; 0 if unknown.
         remedy: what to do.
+        severity: how bad it is.
         job: id of the job; empty if the problem concerns no single job.
         state: a text that changes with the problem, if ``since`` does not say enough.
-        acknowledged: who knows of the problem as it is now; None if nobody does.
+        acknowledged: who knows of the problem in its present state; None if nobody does.
     """
 
     code: ProblemCode

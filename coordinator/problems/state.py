@@ -11,7 +11,7 @@ from unstuck.coordinator.model.fleet import FleetView, PoolView
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.problems.problem import Problem
-from unstuck.coordinator.schedules.schedule_view import ScheduleView
+from unstuck.coordinator.schedules.schedule_state import ScheduleState
 
 
 class JobSummary(Protocol):
@@ -50,7 +50,7 @@ class InstallationState:
     jobs: Sequence[JobSummary] = ()
     open_jobs: int = 0
     late: Sequence[Problem] = ()
-    schedules: Sequence[ScheduleView] = ()
+    schedules: Sequence[ScheduleState] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
     pools: Sequence[PoolView] = ()
     dead_letters: int = 0

@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import computed_field
+
 from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.errors import Refused
 from unstuck.coordinator.spec.problems import listed
@@ -28,18 +30,20 @@ HOLD = 24 * 3600.0  # seconds until a vacuum no longer minds a restore that has 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A dataset in the state of an older version.
+    """A dataset that was restored to an older version.
 
     Attributes:
-        version: the entry that made it so.
-        new: this call made that entry; False if the dataset was in this state already.
-        rows, files: of the dataset.
-        replaced: the partitions that have other rows now.
-        stream: the folder of the stream that goes on where it was; None if the dataset is read from
-            none.
+        target: name of the dataset.
+        version: entry of the warehouse log that restored it.
+        new: whether this call wrote that entry; False if the dataset was in that state before.
+        rows: number of its rows.
+        files: number of its files.
+        replaced: partitions whose rows changed.
+        stream: folder of the stream, whose position is restored too; None without a stream.
         text: a sentence for people.
     """
 
+    target: str
     version: int
     new: bool
     rows: int
@@ -48,8 +52,10 @@ class Restored:
     stream: str | None = None
     text: str = field(default="", compare=False)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def answer(self) -> Answer:
+        """DONE, or ALREADY if nothing changed."""
         return Answer.DONE if self.new else Answer.ALREADY
 
 
@@ -91,7 +97,9 @@ def restore(
                 f"{name} has nothing to restore: version {now.changed} is as it was at version "
                 f"{version}"
             )
-            return Restored(now.changed, False, now.rows, len(now.files), stream=stream, text=text)
+            return Restored(
+                name, now.changed, False, now.rows, len(now.files), stream=stream, text=text
+            )
 
         def entry(n: int, state: State) -> Entry:
             current = state[name]
@@ -129,7 +137,9 @@ def restore(
             "were read are not read again. A higher generation: of the input reads all of them "
             "again."
         )
-    return Restored(appended.n, new, past.rows, len(past.files), change.replaced, stream, text)
+    return Restored(
+        name, appended.n, new, past.rows, len(past.files), change.replaced, stream, text
+    )
 
 
 def _change(now: DatasetState, past: DatasetState) -> Change:

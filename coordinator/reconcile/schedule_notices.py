@@ -14,7 +14,7 @@ from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.rules.schedule_rules import notices_of_schedule
 from unstuck.coordinator.notices.rules.subscriptions import subscriptions
-from unstuck.coordinator.schedules.schedule_view import view_of
+from unstuck.coordinator.schedules.schedule_state import state_of
 from unstuck.coordinator.schedules.steps import NOTHING, Published
 from unstuck.coordinator.spec.notify_spec import FleetRule, NotifyRule
 from unstuck.tasks.spec.fields import STORED
@@ -51,12 +51,12 @@ class ScheduleNotices:
         """Return the record to commit after ``before``, its notices as JSON, and its due.
 
         Args:
-            jobs, published, backlog: as for `view_of`.
+            jobs, published, backlog: as for `state_of`.
         """
         subscribed = subscriptions(after.name, rules_of(after.spec), self.rules)
         if not subscribed.conditions and not after.alerts:
             return after, (), due
-        view = view_of(after, now, due, published, jobs, backlog)
+        view = state_of(after, now, due, published, jobs, backlog)
         alerting = notices_of_schedule(subscribed, before, after, view, events, self.zone)
         after = replace(after, alerts=alerting.alerts)
         if alerting.look_at is not None and due is not None:

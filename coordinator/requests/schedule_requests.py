@@ -14,7 +14,6 @@ from unstuck.coordinator.command_table import (
     Arg,
     By,
     Command,
-    CommandOutcome,
     Params,
     Reason,
     TargetKind,
@@ -39,7 +38,7 @@ from unstuck.coordinator.schedules.schedule_commands import (
     set_again,
     skip,
 )
-from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
+from unstuck.coordinator.schedules.schedule_result import ScheduleResult
 from unstuck.coordinator.schedules.steps import EMPTY_LOG, policy_of
 from unstuck.coordinator.schedules.tick_params import run_spec
 from unstuck.coordinator.spec.checks.sql_tables import check_tables
@@ -420,7 +419,7 @@ class ScheduleRequests:
         legal=frozenset(ScheduleStatus),
         ends=True,
     )
-    def remove(self, name: str, *, reason: Reason = "", by: By = None) -> CommandOutcome:
+    def remove(self, name: str, *, reason: Reason = "", by: By = None) -> ScheduleResult:
         """Remove a schedule. Its jobs stay, and its event log stays for the retention.
 
         Raises:
@@ -450,7 +449,7 @@ class ScheduleRequests:
                 is not CommitAnswer.CONFLICT
             ):
                 text = f"schedule {name} is removed; the jobs of its runs stay"
-                return CommandOutcome(name, Answer.DONE, text)
+                return ScheduleResult(name, Answer.DONE, text)
 
     def commands_that_run(self, name: str, tick: float) -> tuple[str, ...]:
         """Return the command that runs a tick again; none if it is done or skipped.

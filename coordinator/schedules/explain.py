@@ -7,40 +7,59 @@ from dataclasses import dataclass
 
 from unstuck.coordinator.explain.explanation import Idle
 from unstuck.coordinator.model.backlog import Backlog
-from unstuck.coordinator.model.schedule_record import RunSuccess, ScheduleIntent, ScheduleStatus
+from unstuck.coordinator.model.schedule_record import (
+    RunSuccess,
+    ScheduleIntent,
+    ScheduleRecord,
+    ScheduleStatus,
+)
 from unstuck.coordinator.model.tick import tick_text
-from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
-from unstuck.coordinator.schedules.schedule_view import ScheduleView
+from unstuck.coordinator.schedules.schedule_state import ScheduleState
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.json_fields import Time
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A fact about a schedule; ``at`` is its time, 0 if it has none."""
+    """A fact about a schedule.
+
+    Attributes:
+        what: its kind, such as ``running`` or ``next``.
+        text: the fact in words.
+        at: its time; 0 if it has none.
+    """
 
     what: str
     text: str
-    at: float = 0.0
+    at: Time = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleExplanation:
-    """Why a schedule is in its status, since when, and which commands would help.
+    """Why a schedule is in its status. Times are seconds by the clock of Redis.
 
-    Times are seconds by the clock of Redis.
+    Attributes:
+        name: of the schedule.
+        status: of the schedule.
+        what: what it waits for.
+        since: when it entered its status.
+        facts: about its runs, its failures and its next tick.
+        help: commands that would help.
+        backlog: unread input of its streams when a coordinator looked last; None if none looked.
     """
 
     name: str
     status: ScheduleStatus
     what: str
-    since: float
+    since: Time
     facts: tuple[Fact, ...]
     help: tuple[str, ...]
     backlog: Backlog | None = None
 
 
 def explain_schedule(
-    view: ScheduleView, idle: Idle, jobs: Mapping[str, str]
+    view: ScheduleState, idle: Idle, jobs: Mapping[str, str]
 ) -> ScheduleExplanation:
     """Explain a schedule.
 
@@ -55,7 +74,7 @@ def explain_schedule(
             "happens before one does"
         )
         advice.insert(0, "unstuck fleet")
-    facts = (*_facts(schedule, jobs), *backlog_facts(view), *_next(view))
+    facts = (*_facts(schedule, jobs), *backlog_facts(view.backlog), *_next(view))
     return ScheduleExplanation(
         name=schedule.name,
         status=schedule.status,
@@ -67,7 +86,7 @@ def explain_schedule(
     )
 
 
-def _facts(schedule: ScheduleFacts, jobs: Mapping[str, str]) -> Iterator[Fact]:
+def _facts(schedule: ScheduleRecord, jobs: Mapping[str, str]) -> Iterator[Fact]:
     if schedule.intent is not ScheduleIntent.RUN:
         by = f"{schedule.intent} by {schedule.intent_by or 'somebody'}"
         yield Fact("asked", _with_detail(by, schedule.intent_why), schedule.intent_at)
@@ -105,12 +124,12 @@ def _success_facts(last: RunSuccess | None) -> Iterator[Fact]:
         )
 
 
-def _failure_facts(schedule: ScheduleFacts) -> Iterator[Fact]:
+def _failure_facts(schedule: ScheduleRecord) -> Iterator[Fact]:
     if schedule.failures:
         retry = "no retry is pending"
         is_active = schedule.retries or schedule.runs
         if is_active and schedule.status is not ScheduleStatus.HALTED:
-            retry = f"up to {schedule.policy.retry.max} are tried again"
+            retry = f"up to {policy_of(schedule.policy).retry.max} are tried again"
         yield Fact("failures", f"{schedule.failures} in a row; {retry}")
     first, last = schedule.first_error, schedule.last_error
     errors = {"first error": first, "last error": last}
@@ -121,18 +140,16 @@ def _failure_facts(schedule: ScheduleFacts) -> Iterator[Fact]:
             yield Fact(what, f"{error.code}: {error.text}   unstuck logs {error.job}", error.at)
 
 
-def backlog_facts(view: ScheduleView) -> Iterator[Fact]:
+def backlog_facts(backlog: Backlog | None) -> Iterator[Fact]:
     """Yield the unread amount and the position of each stream at the last look of a coordinator."""
-    if view.backlog is not None:
-        for address, stream in view.backlog.streams.items():
-            yield Fact(
-                "backlog", f"{address}: {stream.describe(view.backlog.at)}; looked", view.backlog.at
-            )
+    if backlog is not None:
+        for address, stream in backlog.streams.items():
+            yield Fact("backlog", f"{address}: {stream.describe(backlog.at)}; looked", backlog.at)
             if stream.position:
                 yield Fact("position", f"{address}: {stream.position}")
 
 
-def _next(view: ScheduleView) -> Iterator[Fact]:
+def _next(view: ScheduleState) -> Iterator[Fact]:
     schedule = view.schedule
     for run in schedule.retries if schedule.status is ScheduleStatus.RETRYING else ():
         yield Fact("next", f"try {run.number} of {tick_text(run.tick)}", run.next_at)
@@ -140,7 +157,7 @@ def _next(view: ScheduleView) -> Iterator[Fact]:
         yield Fact("next", f"the tick of {tick_text(tick.timestamp())}", tick.timestamp())
 
 
-def _help(schedule: ScheduleFacts) -> Iterator[str]:
+def _help(schedule: ScheduleRecord) -> Iterator[str]:
     """Yield the commands that would help."""
     name = schedule.name
     match schedule.status:
@@ -162,7 +179,7 @@ def _help(schedule: ScheduleFacts) -> Iterator[str]:
     yield from backfill_help(schedule)
 
 
-def backfill_help(schedule: ScheduleFacts) -> tuple[str, ...]:
+def backfill_help(schedule: ScheduleRecord) -> tuple[str, ...]:
     """Return the commands that help with a FAILED backfill."""
     fill, name = schedule.backfill, schedule.name
     if fill is None or fill.over or fill.canceled or fill.halted is None:

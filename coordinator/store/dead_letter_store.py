@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
 
 import redis
 
-from unstuck.coordinator.command_table import By, Command, TargetKind
+from unstuck.coordinator.command_table import By, Command, CommandOutcome, TargetKind
 from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.store.reports import DEAD_KEPT, DeadLetter, Fields
 from unstuck.tasks.errors import Malformed
@@ -37,15 +36,6 @@ class DeadLetterAnswer(StrEnum):
     ALREADY = "ALREADY"  # it was replayed or dropped before; nothing changed
     REFUSED = "REFUSED"
     GONE = "GONE"  # there is no such dead letter
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterResult:
-    """How a request about one dead letter ended, in a word and in a sentence."""
-
-    id: str
-    word: DeadLetterAnswer
-    text: str
 
 
 class DeadLetters:
@@ -101,7 +91,7 @@ class DeadLetters:
         return letter
 
     @Command("replay", TargetKind.DEAD_LETTER, "unstuck dead replay --all", legal={READABLE})
-    def replay(self, report: str, *, by: By = None) -> DeadLetterResult:
+    def replay(self, report: str, *, by: By = None) -> CommandOutcome:
         """Return a report to the coordinators. Durable and idempotent.
 
         Refused if the report would be a dead letter again: it is unreadable, or its job is unknown.
@@ -110,7 +100,7 @@ class DeadLetters:
         if letter is not None and (why := letter.unreadable):
             cannot = "" if letter.task else "it cannot be read: "
             text = f"{_kind(letter)} {report} stays a dead letter: {cannot}{why}"
-            return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
+            return CommandOutcome(report, DeadLetterAnswer.REFUSED, text)
         return self._resolve(report, letter, DeadLetterAnswer.REPLAYED, by or user_here())
 
     @Command(
@@ -120,7 +110,7 @@ class DeadLetters:
         legal={READABLE, UNREADABLE},
         ends=True,
     )
-    def drop(self, report: str, *, by: By = None) -> DeadLetterResult:
+    def drop(self, report: str, *, by: By = None) -> CommandOutcome:
         """Remove a dead letter for good."""
         return self._resolve(
             report, self._find(report), DeadLetterAnswer.DROPPED, by or user_here()
@@ -128,9 +118,9 @@ class DeadLetters:
 
     def _resolve(
         self, report: str, letter: DeadLetter | None, what: DeadLetterAnswer, by: str
-    ) -> DeadLetterResult:
+    ) -> CommandOutcome:
         if not _is_id(report):
-            return DeadLetterResult(report, DeadLetterAnswer.GONE, _gone(report))
+            return CommandOutcome(report, DeadLetterAnswer.GONE, _gone(report))
         job, kind = (_job_of(letter), _kind(letter)) if letter is not None else ("", "report")
         resolved = self._keys.dead_letter(report)
         word, *before = self._script(
@@ -143,9 +133,9 @@ class DeadLetters:
             waiting=self._keys.notices_for(""),
         )
         if word == "GONE":
-            return DeadLetterResult(report, DeadLetterAnswer.GONE, _gone(report))
+            return CommandOutcome(report, DeadLetterAnswer.GONE, _gone(report))
         if word == "ALREADY":
-            return DeadLetterResult(
+            return CommandOutcome(
                 report,
                 DeadLetterAnswer.ALREADY,
                 f"{kind} {report} was {before[0]}; nothing changed",
@@ -155,13 +145,13 @@ class DeadLetters:
                 f"report {report} stays a dead letter: no job {job} is in the store to apply it "
                 f"to. Replay it when the job is back, or drop it: unstuck dead drop {report}"
             )
-            return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
+            return CommandOutcome(report, DeadLetterAnswer.REFUSED, text)
         done = f"is on its way to a coordinator again; `unstuck events {job}` shows it"
         if letter is not None and letter.to:
             done = f"waits for {letter.to} again; `unstuck notify list` shows it"
         if what is DeadLetterAnswer.DROPPED:
             done = "is gone for good"
-        return DeadLetterResult(report, what, f"{kind} {report} {done}")
+        return CommandOutcome(report, what, f"{kind} {report} {done}")
 
     def _find(self, report: str) -> DeadLetter | None:
         if not _is_id(report):

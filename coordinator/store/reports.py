@@ -46,6 +46,8 @@ class DeadLetter:
     """A report, notice or task that could not be handled, and the reason.
 
     Attributes:
+        id: of the entry on the dead stream.
+        reason: why it could not be handled.
         fields: of the report, of the notice, or of the submit.
         entry: the id of a report on the report stream, which has the time of the worker.
         deliveries: earlier deliveries to coordinators, or tries to send; None if unknown.

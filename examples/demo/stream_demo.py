@@ -19,9 +19,9 @@ from unstuck.cli.render.terminal import stderr, stdout, table
 from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.errors import FleetFailed
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
-from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
 from unstuck.exits import ExitCode
 from unstuck.local.local_fleet import LocalFleet
+from unstuck.read_model.schedule import ScheduleInfo
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.views.words import count_of
@@ -127,8 +127,8 @@ class _Progress:
                 raise FleetFailed(f"After {LIMIT:g} s, {what} has not come; {self._last}")
             time.sleep(LOOK_EVERY)
 
-    def schedule(self) -> ScheduleFacts:
-        return self._schedules.show(LOAD).schedule
+    def schedule(self) -> ScheduleInfo:
+        return self._schedules.show(LOAD)
 
     def halted(self) -> bool:
         return self.schedule().status is ScheduleStatus.HALTED

@@ -13,12 +13,12 @@ from unstuck.tasks.json_fields import OptionalTime, Time
 
 @dataclass(frozen=True, slots=True)
 class WarehouseSeen:
-    """The configured warehouse of a process, as last seen (``tasks.warehouse.probe``).
+    """The configured warehouse of a process at its last look.
 
     Attributes:
-        uri: its address; None if the process was set to none.
-        id: empty if there is no warehouse; None if that is not known, and ``trouble`` says why, if
-            anything does.
+        uri: its address; None if the process has none.
+        id: empty if there is no warehouse; None if unknown.
+        trouble: why the id is unknown.
         looked_at: when the process looked, by the clock of Redis; None if it did not.
     """
 
@@ -50,19 +50,29 @@ class _Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerStatus(_Status):
-    """One runner.
+    """One runner. Times are seconds by the clock of Redis.
 
     Attributes:
+        kind: always ``runner``.
         worker_pid: of the Celery worker above it.
-        code: packages whose steps it has run, each with a digest of its source; without one, it has
-            not said.
+        code: packages whose steps it has run, each with a digest of its source; empty if unknown.
         unfit: why it takes no Spark work, since its host cannot run it; empty if it does.
-        taken_at: when it last took a wake-up from the broker, whatever came of it; None: it never
-            did.
+        taken_at: when it last took a wake-up from the broker; None if it never did.
         claimed_at: its last claim; None if it never claimed anything.
-        job, group, attempt: what it runs; None if it is idle. ``step`` as the step was last called.
-        idle_since: when it last had nothing to do and was free to take more; None if it runs
-            something, or if its worker was told to stop.
+        job: id of the job that it runs; None if it is idle.
+        group: that it runs; None if it is idle.
+        attempt: number of the attempt that it runs; None if it is idle.
+        step: that was called last; None if it is idle.
+        idle_since: when it last had nothing to do and was free to take more; None if it is busy, or
+            its worker was told to stop.
+        id: of the process.
+        host: name of its host.
+        pid: of the process.
+        queues: that the process listens to.
+        seen: when it wrote this.
+        silent: whether ``seen`` is too long ago; set by the reader.
+        warehouse: its configured warehouse.
+        runs_on: its versions.
     """
 
     kind: Literal["runner"] = "runner"
@@ -91,14 +101,23 @@ class RunnerStatus(_Status):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatus(_Status):
-    """One coordinator.
+    """One coordinator. Times are seconds by the clock of Redis.
 
     Attributes:
-        read_at: when it last read a worker's report; None: it never did.
-        swept_at: when its last sweep ended; None: it never swept.
-        oldest_since: queue → since when its oldest message has lain there, as far as this
-            coordinator has seen.
-        targets: the targets of notices that it knows.
+        kind: always ``coordinator``.
+        read_at: when it last read a worker's report; None if it never did.
+        swept_at: when its last sweep ended; None if it never swept.
+        oldest_since: by queue, since when its oldest message has waited, as far as this coordinator
+            knows.
+        targets: the targets of notices that it can send to.
+        id: of the process.
+        host: name of its host.
+        pid: of the process.
+        queues: that the process listens to.
+        seen: when it wrote this.
+        silent: whether ``seen`` is too long ago; set by the reader.
+        warehouse: its configured warehouse.
+        runs_on: its versions.
     """
 
     kind: Literal["coordinator"] = "coordinator"

@@ -25,7 +25,13 @@ class PartitionRows(Protocol):
 
 @dataclass(frozen=True, slots=True, config=DEFERRED)
 class ReplacedPartition:
-    """One partition. ``before``, ``after``: its rows."""
+    """A partition whose rows were replaced.
+
+    Attributes:
+        partition: its values by column.
+        before: number of its rows before.
+        after: number of its rows after.
+    """
 
     partition: dict[str, str | None]
     before: int
@@ -45,10 +51,10 @@ class Replaced:
     """The partitions of a dataset that one package has replaced.
 
     Attributes:
-        most: at most `MOST`: those that have lost more than half of their rows, and those that
+        most: at most `MOST` of them: those that lost more than half of their rows, and those that
             changed most.
-        count: all that were replaced.
-        shrunk: of these, how many have lost more than half of their rows.
+        count: number of replaced partitions.
+        shrunk: number of these that lost more than half of their rows.
     """
 
     most: list[ReplacedPartition]

@@ -44,9 +44,13 @@ class Failure:
     """An error for people: a code, a sentence, and the traceback trimmed to the user's code.
 
     Attributes:
-        recoverable: what holds unless ``retry_on:`` or ``never_retry_on:`` names the failure.
-        names: names beside the code by which they may do so: its Spark condition, its class and the
-            bases of this.
+        code: for programs to compare.
+        text: a sentence for people.
+        recoverable: whether a retry may help, unless ``retry_on:`` or ``never_retry_on:`` names the
+            failure.
+        traceback: trimmed to the user's code.
+        names: other names of the failure in ``retry_on:``: its Spark condition, its class and the
+            bases of this class.
     """
 
     code: str

@@ -13,10 +13,13 @@ class Frame:
     """One frame of a stack.
 
     Attributes:
-        own: it is of the user's code.
-        source: the line itself; empty if it is not known, or the file has changed since.
-        skipped: so many frames of libraries before this one are left out; ``skipped_in``: which
-            libraries.
+        file: path of the source file.
+        line: number of the line.
+        function: name of the function.
+        own: whether it belongs to the user's code.
+        source: the line itself; empty if it is unknown, or the file has changed since.
+        skipped: number of frames of libraries that are left out before this one.
+        skipped_in: names of these libraries.
     """
 
     file: str
@@ -38,13 +41,17 @@ def own_frame(frames: Sequence[Frame]) -> Frame:
 
 @dataclass(frozen=True, slots=True)
 class SparkStage:
-    """One stage that Spark runs, with its tasks.
+    """A stage that Spark runs.
 
     Attributes:
+        id: of the stage.
         name: the call that it belongs to, such as ``count at /srv/etl.py:12``.
-        tasks: of which so many are ``done``, ``running`` and, tried again or not, ``failed``.
-        longest: seconds for which the longest of those that run has run, on ``host``; 0 if that is
-            not known.
+        tasks: number of its tasks.
+        done: number of finished tasks.
+        running: number of running tasks.
+        failed: number of failed tasks, with those that were tried again.
+        longest: seconds for which the longest running task has run; 0 if unknown.
+        host: on which that task runs.
     """
 
     id: int
@@ -62,9 +69,10 @@ class StepStack:
     """The stack of the thread that runs the step. Times are seconds by the clock of Redis.
 
     Attributes:
-        at: when it was seen; ``since``: since when each look has found it at the same lines of the
-            user's code.
-        frames: those of the user's code, and where the innermost call stands; the innermost last.
+        at: when it was read.
+        since: since when each read has found the same lines of the user's code.
+        frames: those of the user's code, and the innermost call; the innermost last.
+        stages: running stages of Spark.
     """
 
     at: Time

@@ -100,7 +100,12 @@ def are_named(named: Iterable[NamedPartitions]) -> Callable[[Mapping[str, str | 
 
 @dataclass(frozen=True, slots=True, config=DEFERRED)
 class PackedState:
-    """The file with the packed checkpoint of a Spark query: its path and its size."""
+    """The file with the packed checkpoint of a Spark query.
+
+    Attributes:
+        path: of the file, relative to the warehouse.
+        bytes: size of the file.
+    """
 
     path: WarehousePath
     bytes: int
@@ -112,20 +117,21 @@ class Checkpoint:
 
     Attributes:
         path: of the file, relative to the warehouse.
+        bytes: size of the file.
         stream: the folder or topic that was read.
         generation: of the stream; a higher one begins again.
         after: the path of the checkpoint that was published when the attempt began; empty: there
             was none.
         kind: of the position in the file.
-        state: from which the query of the stream goes on; None without ``state: true``.
-        after_state: the path of the packed state that this one takes the place of; empty: of none.
+        counts: what was read since ``after``, such as ``files`` and ``bytes``.
+        summary: the same in words.
         held_by: the dataset that holds the position, if this one only notes up to where its rows
             go; else empty.
         adds_to: of a member of a fork, whose file holds its share alone: the path of the position
             that the share is added to, or empty if the stream begins. None: the file holds the
             whole position.
-        counts, summary: what was read since ``after``: for example ``files`` and ``bytes``,
-            and in words.
+        state: from which the query of the stream goes on; None without ``state: true``.
+        after_state: the path of the packed state that this one takes the place of; empty: of none.
     """
 
     path: WarehousePath

@@ -365,9 +365,9 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
         Step("/jobs/{job}/retry", {"job": failed}, {"rerun": ["bad"], **by}, 200, "DONE"),
         Step("/jobs/{job}/retry", {"job": site.names["done"]}, None, 409, "REFUSED"),
         Step(
-            "/problems/acknowledge",
-            {},
+            "/problems/{problem}/ack",
             {"problem": "pool/nobody/NO_SLOTS"},
+            by,
             404,
             "NO_SUCH_PROBLEM",
         ),
@@ -601,6 +601,7 @@ def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(si
                 "command": "pause",
                 "letter": "1-1",
                 "pool": "jdbc",
+                "problem": "pool/nobody/NO_SLOTS",
             }
             queries = [
                 one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"

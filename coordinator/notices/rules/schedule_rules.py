@@ -15,7 +15,8 @@ from unstuck.coordinator.notices.rules.alerts import Alerting, Alerts, NoticeSub
 from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, deadlines
 from unstuck.coordinator.notices.rules.schedule_wording import words
 from unstuck.coordinator.notices.rules.subscriptions import Subscriptions
-from unstuck.coordinator.schedules.schedule_view import ScheduleView
+from unstuck.coordinator.schedules.schedule_state import ScheduleState
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.spec.notify_spec import Condition, Late
 
 Mark = str | float
@@ -25,7 +26,7 @@ def notices_of_schedule(
     subscribed: Subscriptions,
     before: ScheduleRecord,
     after: ScheduleRecord,
-    view: ScheduleView,
+    view: ScheduleState,
     events: Sequence[Mapping[str, Any]],
     zone: str,
 ) -> Alerting:
@@ -35,7 +36,7 @@ def notices_of_schedule(
         view: ``after`` at the time of the commit.
         zone: of local times, if neither the rule nor the schedule names one.
     """
-    zone = view.schedule.policy.zone or zone
+    zone = policy_of(after.policy).zone or zone
     alerts = _ScheduleAlerts(subscribed, before, after, view, events, zone)
     alerts.runs()
     if after.status.terminal:
@@ -54,7 +55,7 @@ class _ScheduleAlerts:
         subscribed: Subscriptions,
         before: ScheduleRecord,
         after: ScheduleRecord,
-        view: ScheduleView,
+        view: ScheduleState,
         events: Sequence[Mapping[str, Any]],
         zone: str,
     ) -> None:

@@ -9,20 +9,20 @@ from unstuck.coordinator.model.schedule_record import (
     Backfill,
     RunFailure,
     RunSuccess,
+    ScheduleRecord,
     ScheduleStatus,
 )
 from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.notices.rules.job_wording import MAX_TEXT, Words, event_text
 from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, zone_name
 from unstuck.coordinator.schedules.explain import backfill_help, explain_schedule
-from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
-from unstuck.coordinator.schedules.schedule_view import ScheduleView
+from unstuck.coordinator.schedules.schedule_state import ScheduleState
 from unstuck.coordinator.spec.notify_spec import Late
 from unstuck.coordinator.spec.schedule_spec import zone_of
 
 
 def words(
-    view: ScheduleView,
+    view: ScheduleState,
     event: str,
     *,
     job: str = "",
@@ -56,7 +56,7 @@ def words(
     )
 
 
-def _job_of(schedule: ScheduleFacts, event: str) -> str:
+def _job_of(schedule: ScheduleRecord, event: str) -> str:
     """Return the job of ``event``: of the last failed or successful run, or the running one."""
     latest: RunFailure | RunSuccess | None = None
     if event == "failed":
@@ -68,7 +68,7 @@ def _job_of(schedule: ScheduleFacts, event: str) -> str:
     return next((run.job for run in schedule.going_on if run.job), "")
 
 
-def _backfill_words(schedule: ScheduleFacts, backfill: Backfill) -> Words:
+def _backfill_words(schedule: ScheduleRecord, backfill: Backfill) -> Words:
     """Return the words for a problem of the backfill."""
     error = backfill.last_error
     why = f": {backfill.halted.text}" if backfill.halted is not None else ""
@@ -81,7 +81,7 @@ def _backfill_words(schedule: ScheduleFacts, backfill: Backfill) -> Words:
     )
 
 
-def _lead(view: ScheduleView, event: str, job: str) -> str:
+def _lead(view: ScheduleState, event: str, job: str) -> str:
     """Return what comes before the explanation of the schedule; ``job``: as for `words`."""
     schedule = view.schedule
     if event == "failed" and schedule.last_error is not None:
@@ -113,14 +113,14 @@ def late_text(late: Late, deadline: Deadlines, zone: str) -> str:
     return f"no run has ended well by {late.hour:02}:{late.minute:02} of {day:%Y-%m-%d} ({name})"
 
 
-def _last_success(schedule: ScheduleFacts) -> str:
+def _last_success(schedule: ScheduleRecord) -> str:
     well = schedule.last_success
     return (
         "none has yet" if well is None else f"the last that did was that of {tick_text(well.tick)}"
     )
 
 
-def _holds(schedule: ScheduleFacts) -> str:
+def _holds(schedule: ScheduleRecord) -> str:
     """Return since when a person or the system stops it; empty if nothing does."""
     if schedule.status is ScheduleStatus.PAUSED:
         return f"since {tick_text(int(schedule.intent_at))} "

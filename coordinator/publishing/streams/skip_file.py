@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
+from pydantic import computed_field
+
 from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.errors import Refused
 from unstuck.coordinator.spec.messages import PATTERNS, pattern_of
@@ -32,20 +34,25 @@ class SkippedFile:
     """A file that no job will read.
 
     Attributes:
+        target: name of the dataset.
         path: of the file.
-        version: the entry that skips it, or the newest of the dataset if ``new`` is False; 0 if the
-            dataset was not loaded yet.
-        new: this call skipped it; False if the file counts as read already.
+        version: entry of the warehouse log that skips it, or the newest entry of the dataset if
+            ``new`` is False; 0 if the dataset was not loaded yet.
+        new: whether this call skipped it; False if the file counts as read already.
     """
 
+    target: str
     path: str
     version: int
     new: bool
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def answer(self) -> Answer:
+        """DONE, or ALREADY if nothing changed."""
         return Answer.DONE if self.new else Answer.ALREADY
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def text(self) -> str:
         """A sentence for people."""
@@ -108,7 +115,7 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
     path = _path_in_stream(dataset, file, before)
     content = _found(path)
     if position.contents.get(path) == content:
-        return SkippedFile(path, now.changed, False)
+        return SkippedFile(dataset, path, now.changed, False)
     digest = sha256(f"{before.path} {path} {content}".encode()).hexdigest()[:12]
     publish_id = f"{SKIP}-{dataset}-{digest}"
     staging = f"_staging/{publish_id}/{SKIP}/1-{SKIP}-0"
@@ -141,7 +148,7 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
         )
 
     appended, new = warehouse.append(publish_id, now.changed, entry)
-    return SkippedFile(path, appended.n, new)
+    return SkippedFile(dataset, path, appended.n, new)
 
 
 def _files_position(warehouse: Warehouse, dataset: str, checkpoint: Checkpoint) -> FilesPosition:
@@ -176,7 +183,7 @@ def _skip_at_first(
             "whole path"
         )
     note = Skipped(file, _found(file), _why(by, reason))
-    return SkippedFile(file, 0, note_skipped(warehouse.storage, dataset, note))
+    return SkippedFile(dataset, file, 0, note_skipped(warehouse.storage, dataset, note))
 
 
 def _found(path: str) -> str:

@@ -17,9 +17,11 @@ class SourceRead:
     """One source of a version.
 
     Attributes:
-        source: a file, a range of a partition, or words where it is not known which.
-        rows: that it has; None if they were not counted.
-        put_aside: why no row of it was read; empty if they were.
+        version: of the warehouse that loaded it.
+        source: a file, a range of a partition, or words if that is unknown.
+        rows: number of its rows; None if they were not counted.
+        bytes: its size; None if unknown.
+        put_aside: why none of its rows was read; empty if they were.
     """
 
     version: int

@@ -97,9 +97,7 @@ PANELS: Mapping[str, Mapping[str, ListedCommand]] = {
     },
     "Operate": {
         "ack": ListedCommand(
-            "Acknowledge a problem until it changes.",
-            "ops.ack:ack",
-            "schedule/nightly/FAILED --reason 'the source is away'",
+            "Acknowledge a problem until it changes.", targets=(TargetKind.PROBLEM,)
         ),
         "fleet": ListedCommand("Show runners, coordinators and queues.", "ops.show_fleet:fleet"),
         "health": ListedCommand(

@@ -45,19 +45,19 @@ from unstuck.cli.render.terminal import (
 )
 from unstuck.client.client import Client
 from unstuck.client.find_job import find_job
-from unstuck.coordinator.command_table import Argument, Command, TargetKind
+from unstuck.coordinator.command_table import Argument, Command, CommandOutcome, TargetKind
 from unstuck.coordinator.errors import (
     BadRequest,
     NoSuchGroup,
     NoSuchJob,
+    NoSuchProblem,
     NoSuchReport,
     NoSuchSchedule,
     Refused,
 )
 from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.spec.problems import SpecError
-from unstuck.documents.command_answers import DOCUMENTS, give
-from unstuck.documents.document import AnswerDocument
+from unstuck.documents.command_answers import CommandAnswer, give
 from unstuck.exits import ExitCode
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.settings import Settings
@@ -77,6 +77,7 @@ COUNTED = {
     "REFUSED": "refused",
     NoSuchJob.code: "not there",
     NoSuchSchedule.code: "not there",
+    NoSuchProblem.code: "not there",
     NoSuchGroup.code: "wrong",
     SpecError.code: "wrong",
     NoSuchReport.code: "gone",
@@ -85,13 +86,22 @@ BAD = {
     "REFUSED": ExitCode.REFUSED,
     NoSuchJob.code: ExitCode.NO_SUCH_JOB,
     NoSuchSchedule.code: ExitCode.NO_SUCH_JOB,
+    NoSuchProblem.code: ExitCode.NO_SUCH_JOB,
     NoSuchReport.code: ExitCode.NO_SUCH_JOB,
     NoSuchGroup.code: ExitCode.USAGE,
     SpecError.code: ExitCode.USAGE,
 }
 
 # Errors of one target, which do not keep a command from the others.
-_ABOUT_ONE = (NoSuchJob, NoSuchGroup, NoSuchSchedule, NoSuchReport, Refused, SpecError)
+_ABOUT_ONE = (
+    NoSuchJob,
+    NoSuchGroup,
+    NoSuchProblem,
+    NoSuchSchedule,
+    NoSuchReport,
+    Refused,
+    SpecError,
+)
 
 
 # -- the words of a command ------------------------------------------------------------------------
@@ -176,7 +186,7 @@ class Chosen:
     """
 
     subjects: Sequence[str]
-    missing: Sequence[AnswerDocument] = ()
+    missing: Sequence[CommandAnswer] = ()
     passed_over: int = 0
 
 
@@ -230,7 +240,7 @@ class JobSelection:
             try:
                 ids[find_job(client, word)] = None
             except NoSuchJob as error:
-                missing.append(DOCUMENTS[command.target].of_error(word, error))
+                missing.append(CommandOutcome(word, error.code, str(error)))
         return Chosen(list(ids), missing)
 
 
@@ -255,6 +265,16 @@ class Names:
 
     def choose(self, client: Client, command: Command) -> Chosen:
         return Chosen(list(dict.fromkeys(self.names)))
+
+
+@dataclass(frozen=True)
+class ProblemNames(Names):
+    """The problems that are named."""
+
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="PROBLEM…", help="KIND/NAME/CODE; `unstuck now` shows it."),
+    ]
 
 
 @dataclass(frozen=True)
@@ -322,6 +342,7 @@ _SELECTIONS: Mapping[tuple[TargetKind, bool], Callable[..., Selection]] = {
     (TargetKind.POOL, False): Names,
     (TargetKind.POOL, True): SingleName,
     (TargetKind.DEAD_LETTER, False): DeadLetterSelection,
+    (TargetKind.PROBLEM, False): ProblemNames,
 }
 
 
@@ -380,8 +401,8 @@ def _client(command: Command, selection: Selection) -> Iterator[Client]:
 
 
 def _answers(
-    command: Command, subjects: Sequence[str], ask: Callable[[str], AnswerDocument]
-) -> Iterator[AnswerDocument]:
+    command: Command, subjects: Sequence[str], ask: Callable[[str], CommandAnswer]
+) -> Iterator[CommandAnswer]:
     """Yield the answer of each target, also for a target that does not exist."""
     bar, answered = len(subjects) > SHOWN and stderr.is_terminal, 0
     try:
@@ -391,7 +412,7 @@ def _answers(
             try:
                 answer = ask(subject)
             except _ABOUT_ONE as error:
-                answer = DOCUMENTS[command.target].of_error(subject, error)
+                answer = CommandOutcome(subject, error.code, str(error))
             answered += 1
             yield answer
     finally:
@@ -404,7 +425,7 @@ def _answers(
 
 def show_answers(
     word: str,
-    answers: Sequence[AnswerDocument],
+    answers: Sequence[CommandAnswer],
     as_json: bool,
     *,
     filtered: bool = False,

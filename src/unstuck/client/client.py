@@ -14,9 +14,11 @@ from unstuck.client.job_handle import JobHandle
 from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.command_table import (
     COMMANDS,
+    Answer,
     Arg,
     By,
     Command,
+    CommandOutcome,
     Reason,
     TargetKind,
     documented,
@@ -31,10 +33,9 @@ from unstuck.coordinator.model.fleet import FleetView
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.outbox import Notices
-from unstuck.coordinator.problems.detect import detect
-from unstuck.coordinator.problems.problem import Problem
+from unstuck.coordinator.problems.detect import Detected, detect
+from unstuck.coordinator.problems.problem import OPEN, Problem
 from unstuck.coordinator.problems.queues import full_pools, nobody_takes, unread_messages
-from unstuck.coordinator.problems.state import InstallationState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
 from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_file
@@ -338,24 +339,31 @@ class Client:
         >>> [(problem.code.value, problem.name) for problem in client.problems()]
         [('NO_COORDINATOR', 'coordinators')]
         """
-        return detect(self.problem_state(), limits_of(self.settings))
+        return self.detected().problems
 
-    def acknowledge(self, problem: str, *, reason: str = "", by: str | None = None) -> Problem:
-        """Acknowledge the problem with this id until it changes, for 30 days at most.
+    @Command(
+        "ack",
+        TargetKind.PROBLEM,
+        "unstuck ack schedule/nightly/FAILED --reason 'the source is away'",
+        legal={OPEN},
+    )
+    def acknowledge(self, problem: str, *, reason: Reason = "", by: By = None) -> CommandOutcome:
+        """Acknowledge a problem: `now` and the metrics ignore it until it changes, at most 30 days.
 
         Raises: NoSuchProblem.
         """
-        state = self.problem_state()
-        problems = {each.id: each for each in detect(state, limits_of(self.settings))}
+        detected = self.detected()
+        problems = {each.id: each for each in detected.problems}
         if (current := problems.get(problem)) is None:
             raise NoSuchProblem(f"there is no problem {problem} now; `unstuck now` shows them")
-        entry = Acknowledgement(current.version, state.fleet.at, by or user_here(), reason)
+        entry = Acknowledgement(current.version, detected.at, by or user_here(), reason)
         Acknowledgements(self._redis, self._keys).set(problem, entry)
-        return replace(current, acknowledged=entry)
+        return CommandOutcome(problem, Answer.DONE, f"{problem} is acknowledged until it changes")
 
-    def problem_state(self) -> InstallationState:
-        """Read the state in which `problems` are detected."""
-        return read_state(self._redis, self._keys, self.settings)
+    def detected(self) -> Detected:
+        """Return the problems of the installation, with the time and the jobs of this read."""
+        state = read_state(self._redis, self._keys, self.settings)
+        return Detected(state.fleet.at, detect(state, limits_of(self.settings)), state.jobs)
 
     def offers(self) -> list[WaitingOffers]:
         """The offers that stand ready for runners, by queue and pool, those first that wait for

@@ -7,15 +7,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field, computed_field
 
 from unstuck.client.client import Client
 from unstuck.client.waits import waits_of
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.problems.detect import detect
 from unstuck.coordinator.problems.problem import Problem, ProblemCode
-from unstuck.coordinator.problems.state import InstallationState
+from unstuck.coordinator.problems.state import JobSummary
 from unstuck.read_model.job import JobInfo
-from unstuck.views.installation import limits_of
+from unstuck.tasks.json_fields import Time
 
 MAX_ROWS_SHOWN = 30  # of one list
 MAX_JOBS_PER_SCAN = 500  # the newest, among which ended jobs are searched for
@@ -27,10 +29,39 @@ RUNNING = tuple(status for status in Status if not status.terminal and status no
 
 @dataclass(frozen=True, slots=True)
 class EndedJobs:
-    """The jobs of one name that ended lately: the newest, and the number of jobs by status."""
+    """The jobs of one name that ended lately.
 
-    job: JobInfo
+    Attributes:
+        last: the job that ended last.
+        counts: number of the jobs by status.
+    """
+
+    last: Annotated[JobInfo, Field(exclude=True)]
     counts: Mapping[Status, int]
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def name(self) -> str:
+        """Name of the jobs."""
+        return self.last.name
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def job(self) -> str:
+        """Id of the job that ended last."""
+        return self.last.id
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def status(self) -> Status:
+        """Status of that job."""
+        return self.last.status
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def ended_at(self) -> Time:
+        """When it ended."""
+        return self.last.ended_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +69,27 @@ class Snapshot:
     """The installation at one moment.
 
     Attributes:
+        at: that moment, in Unix seconds by the clock of Redis.
+        problems: the worst first, acknowledged ones last.
+        suspects: jobs that may have a problem.
         running: open jobs that are neither HALTED nor RETRYING, the newest first.
         newest: the newest jobs of any status.
     """
 
-    state: InstallationState
+    at: float
     problems: Sequence[Problem]
+    suspects: Sequence[JobSummary]
     running: Sequence[JobInfo]
     newest: Sequence[JobInfo]
 
     @classmethod
     def of(cls, client: Client) -> Snapshot:
         """Read a snapshot. Raises: Unreachable."""
-        state = client.problem_state()
+        detected = client.detected()
         newest = client.jobs(limit=MAX_JOBS_PER_SCAN)
         running = client.jobs(status=RUNNING, limit=MAX_ROWS_SHOWN + 1)
-        problems = detect(state, limits_of(client.settings))
-        return cls(state, [_with_newest(each, newest) for each in problems], running, newest)
-
-    @property
-    def at(self) -> float:
-        """Unix seconds by the clock of Redis."""
-        return self.state.fleet.at
+        problems = [_with_newest(each, newest) for each in detected.problems]
+        return cls(detected.at, problems, detected.jobs, running, newest)
 
     @property
     def others(self) -> list[JobInfo]:
@@ -78,7 +108,7 @@ class Snapshot:
             EndedJobs(max(same, key=lambda job: job.ended_at), Counter(job.status for job in same))
             for same in by_name.values()
         ]
-        return sorted(groups, key=lambda ended: -ended.job.ended_at)
+        return sorted(groups, key=lambda ended: -ended.ended_at)
 
     def explained(self, client: Client) -> tuple[Snapshot, dict[str, str]]:
         """Return the snapshot with a sentence in each problem, and the line of ``why`` by job id.
@@ -86,7 +116,7 @@ class Snapshot:
         Raises: Unreachable.
         """
         unexplained = {problem.job for problem in self.problems if not problem.text}
-        jobs = [job for job in self.state.jobs if job.id in unexplained]
+        jobs = [job for job in self.suspects if job.id in unexplained]
         waits = waits_of(client, [*jobs, *self.others], EXPLAIN_WITHIN_S)
         problems = [
             problem if problem.text else replace(problem, text=waits.get(problem.job, ""))

@@ -15,16 +15,18 @@ from unstuck.coordinator.model.tick import Tick
 from unstuck.coordinator.requests.schedule_requests import ScheduleRequests, wanted_ticks
 from unstuck.coordinator.schedules.backfill import Bound, Ticks
 from unstuck.coordinator.schedules.explain import ScheduleExplanation, explain_schedule
-from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView
+from unstuck.coordinator.schedules.schedule_state import ScheduleState
 from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.schedules.tick_params import tick_params
 from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.submitter import Submitter
+from unstuck.read_model.event import EventInfo
 from unstuck.read_model.job import JobInfo
 from unstuck.read_model.job_list import JobList
+from unstuck.read_model.schedule import ScheduleInfo, TickInfo
 from unstuck.tasks.protocol.processes import ProcessRegistry
-from unstuck.views.installation import schedule_views
+from unstuck.views.installation import schedule_states
 from unstuck.views.jobs.job_views import idle
 
 
@@ -45,7 +47,7 @@ class ScheduleClient(ScheduleRequests):
 
     def backfill_ticks(
         self, name: str, first: Bound, last: Bound | None = None, *, backwards: bool = False
-    ) -> list[BackfillTick]:
+    ) -> list[TickInfo]:
         """The ticks that a backfill would have, in their order, with what their jobs get and their
         outcomes.
 
@@ -61,32 +63,46 @@ class ScheduleClient(ScheduleRequests):
         ticks = requested.ticks(policy, now)
         params = json.loads(record.spec).get("params", {})
         stored_ticks = self._store.ticks(name, *_ends(ticks))
-        return [
-            _backfill_tick(tick, tick_params(params, policy, tick), stored_ticks) for tick in ticks
-        ]
+        return [_tick_info(tick, tick_params(params, policy, tick), stored_ticks) for tick in ticks]
 
     def names(self) -> list[str]:
         """The names of all schedules, in order."""
         return self._store.names()
 
-    def all(self) -> list[ScheduleView]:
-        """All schedules, in the order of their names, but for those whose record cannot be read."""
+    def all(self) -> list[ScheduleInfo]:
+        """Return all schedules by name, without those whose record cannot be read."""
         return self.all_and_unreadable()[0]
 
-    def all_and_unreadable(self) -> tuple[list[ScheduleView], dict[str, str]]:
-        """All schedules, and those whose record cannot be read, each with a sentence."""
+    def all_and_unreadable(self) -> tuple[list[ScheduleInfo], dict[str, str]]:
+        """Return all schedules, and a sentence for each whose record cannot be read."""
         records, damaged = self._store.load_all(self.names())
-        return schedule_views(self._store, self._queries, records), damaged
+        states = schedule_states(self._store, self._queries, records)
+        return [ScheduleInfo.of(state) for state in states], damaged
 
-    def show(self, name: str) -> ScheduleView:
-        """How a schedule stands. Raises: NoSuchSchedule."""
-        return schedule_views(self._store, self._queries, [self._record(name)])[0]
+    def show(self, name: str, *, ticks: int = 1, jobs: int = 0, events: int = 0) -> ScheduleInfo:
+        """Return one schedule, with as many next ticks, last jobs and last events as requested.
+
+        Raises: NoSuchSchedule.
+        """
+        state = self._state(name)
+        last_jobs = self.runs_of([name], jobs)[name] if jobs else ()
+        last_events = self._store.events(name, events) if events else ()
+        return ScheduleInfo.of(
+            state, ticks, jobs=tuple(last_jobs), events=tuple(map(EventInfo.of, last_events))
+        )
+
+    def written(self, name: str) -> dict[str, Any]:
+        """Return the job spec that a schedule repeats. Raises: NoSuchSchedule."""
+        return dict(json.loads(self._record(name).spec))
 
     def why(self, name: str) -> ScheduleExplanation:
         """Explain where a schedule stands, and what would help. Raises: NoSuchSchedule."""
-        view = self.show(name)
-        jobs = {run.job: self._why_job(run.job) for run in view.schedule.going_on if run.job}
-        return explain_schedule(view, idle(self._queries, view.at), jobs)
+        state = self._state(name)
+        jobs = {run.job: self._why_job(run.job) for run in state.schedule.going_on if run.job}
+        return explain_schedule(state, idle(self._queries, state.at), jobs)
+
+    def _state(self, name: str) -> ScheduleState:
+        return schedule_states(self._store, self._queries, [self._record(name)])[0]
 
     def events(self, name: str, most: int = 100) -> list[dict[str, Any]]:
         """The newest events of a schedule, also of a removed one, the oldest first. Raises:
@@ -119,6 +135,6 @@ def _ends(ticks: Sequence[datetime]) -> tuple[float, float]:
     return min(stamps), max(stamps)
 
 
-def _backfill_tick(tick: datetime, params: Mapping[str, str], stored_ticks: Ticks) -> BackfillTick:
+def _tick_info(tick: datetime, params: Mapping[str, str], stored_ticks: Ticks) -> TickInfo:
     stored = stored_ticks.get(tick.timestamp(), Tick(tick.timestamp()))
-    return BackfillTick(tick, params, stored.job, stored.outcome)
+    return TickInfo(stored.at, params, stored.job, stored.outcome)

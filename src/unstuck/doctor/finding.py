@@ -16,7 +16,14 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. ``cure``: the remedy; empty if all is well."""
+    """One check of the doctor, and its result.
+
+    Attributes:
+        code: of the check.
+        level: how bad the result is.
+        text: the result in words.
+        cure: what to do; empty if all is well.
+    """
 
     code: str
     level: Level

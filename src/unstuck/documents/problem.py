@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from unstuck.coordinator.errors import Ambiguous, NoSuchGroup, NoWarehouse, WarehouseSilent
 from unstuck.coordinator.spec.problems import SpecError
-from unstuck.documents.document import Document
 from unstuck.exits import ExitCode, explained
 from unstuck.tasks.errors import (
     DatasetNotFound,
@@ -40,22 +40,36 @@ _APART: dict[type[Exception], int] = {
 }
 
 
-class PlaceDocument(Document):
-    """One thing that is wrong, and where: in the spec that was sent, or in a value of the
-    request.
+@dataclass(frozen=True, slots=True)
+class ProblemPlace:
+    """A mistake and its place, in the spec that was sent or in a value of the request.
+
+    Attributes:
+        path: of the field.
+        message: what is wrong.
+        file: name of the file; null if the spec came without one.
+        line: in the file, from 1 on; null if unknown.
+        column: in the line, from 1 on; null if unknown.
     """
 
+    path: str
+    message: str
     file: str | None = None
     line: int | None = None
     column: int | None = None
-    path: str
-    message: str
 
 
-class ProblemDocument(Document):
+@dataclass(frozen=True, slots=True)
+class ProblemDetails:
     """An error.
 
-    ``detail`` is the sentence of the command line, and ``code`` is there to compare.
+    Attributes:
+        type: a URN of the code.
+        title: the code in words.
+        status: of HTTP.
+        detail: the sentence of the command line.
+        code: for programs to compare.
+        problems: each mistake in the spec or the request.
     """
 
     type: str
@@ -63,14 +77,14 @@ class ProblemDocument(Document):
     status: int
     detail: str
     code: str
-    problems: tuple[PlaceDocument, ...] = ()
+    problems: tuple[ProblemPlace, ...] = ()
 
     @classmethod
-    def of_error(cls, error: Exception) -> ProblemDocument:
+    def of_error(cls, error: Exception) -> ProblemDetails:
         explanation = explained(error)
         code = getattr(error, "code", "") or ("FILE_TROUBLE" if explanation else "BUG")
         places = (
-            [problem.to_json() for problem in error.problems]
+            [ProblemPlace(**problem.to_json()) for problem in error.problems]
             if isinstance(error, SpecError)
             else ()
         )
@@ -79,20 +93,12 @@ class ProblemDocument(Document):
 
     @classmethod
     def of_code(
-        cls, code: str, status: int, detail: str, problems: Iterable[object] = ()
-    ) -> ProblemDocument:
+        cls, code: str, status: int, detail: str, problems: Iterable[ProblemPlace] = ()
+    ) -> ProblemDetails:
         """Describe a problem; its title is ``code`` in words."""
         kind = f"urn:unstuck:{code.lower().replace('_', '-')}"
-        return cls.model_validate(
-            {
-                "type": kind,
-                "title": code.replace("_", " ").capitalize(),
-                "status": status,
-                "detail": detail,
-                "code": code,
-                "problems": problems,
-            }
-        )
+        title = code.replace("_", " ").capitalize()
+        return cls(kind, title, status, detail, code, tuple(problems))
 
 
 def status_of(error: Exception) -> int:

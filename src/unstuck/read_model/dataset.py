@@ -18,7 +18,12 @@ from unstuck.tasks.warehouse.marker import Checkpoint, DataFile
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. Its type is written as in Spark's JSON."""
+    """One column of a dataset.
+
+    Attributes:
+        name: of the column.
+        type: as in Spark's JSON.
+    """
 
     name: str
     type: str
@@ -29,15 +34,22 @@ class DatasetInfo:
     """A dataset at one version.
 
     Attributes:
-        version: of the warehouse that changed it last; ``job`` is the job that did.
-        files: number of files; ``bytes``: of all of them.
-        many_small: number of files if they are so many and small that readers slow down; else 0.
+        dataset: its name.
+        version: of the warehouse that changed it last.
+        rows: number of its rows.
+        job: id of the job that changed it last.
+        job_name: name of that job.
         owner: name of the job that owns it; None if no job has published it.
         shared_with: names of other jobs that may publish it, or patterns.
-        table: path of its Delta table; None if its rows are in the warehouse.
-        stream: that was published into it last.
+        files: number of files.
+        bytes: size of all files.
+        many_small: number of files if they are so many and small that readers slow down; else 0.
+        published_at: when it was changed last.
         warehouse: address of its warehouse.
-        paths: of its files, if they were requested.
+        columns: its columns.
+        table: path of its Delta table; None if its rows are in the warehouse.
+        stream: position after its last load from a stream.
+        paths: paths of its files, if they were requested.
     """
 
     dataset: str
@@ -86,15 +98,24 @@ class DatasetVersion:
     to its rows.
 
     Attributes:
-        rows: that it added, in so many ``files``.
-        replaced_files: number of files that it removed.
+        version: number of the version of the warehouse.
+        mode: how it changed the dataset, such as ``append``.
+        rows: number of added rows.
+        files: number of added files.
+        replaced_files: number of removed files.
+        replaced_partitions: partitions whose rows were replaced.
+        bytes: size of the added files.
+        published_at: when it was published.
+        job: id of the job that published it.
+        job_name: name of that job.
         taken_from: name of the job that owned the dataset before, if this version changed the
             owner; else empty.
-        inputs: versions of the datasets that the rows were made from.
-        code: by group.
+        params: parameters of the job.
+        inputs: by dataset, the versions that the rows were made from.
+        code: digest of the code of the steps, by group.
         stream: position after it, if its rows came from a stream.
         made_on: versions of Python and Spark.
-        added: files that it added.
+        added: the added files.
     """
 
     version: int

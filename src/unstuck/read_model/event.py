@@ -15,6 +15,8 @@ class EventInfo(BaseModel):
 
     Attributes:
         entry: its place in the log of a job; null for an event of a schedule.
+        kind: such as RUNNING, or USER_PAUSE.
+        at: when it happened.
         next_at: when the next attempt may start (BACKOFF).
     """
 

@@ -24,7 +24,13 @@ from unstuck.tasks.spec.outputs import REJECTED
 
 @dataclass(frozen=True, kw_only=True)
 class OutputQuality:
-    """The rows of an output with rules: accepted, rejected, and rejected by rule."""
+    """The rows of an output with rules.
+
+    Attributes:
+        rows: number of accepted rows.
+        rejected: number of rejected rows.
+        rules: number of rejected rows by rule.
+    """
 
     rows: int
     rejected: int
@@ -37,12 +43,19 @@ class Member:
     not yet.
 
     Attributes:
+        id: of the group; of a member of a fork, with its number.
         value: of the fork for this member; by parameter if the fork has several.
+        state: where it stands.
+        reason: why it is in its state.
+        why: what it waits for, if it is not done.
         attempt: number of the newest attempt; 0 before the first.
         worker: host and process that run the newest attempt, or ran it.
         since: when its state was entered.
+        started_at: when an attempt was claimed first.
         next_at: when the next attempt may start (BACKOFF).
         claimed_at: when the running attempt was claimed.
+        progress: last report of its runner: ``step``, ``steps``, ``label``, ``done``, ``total``, …
+        stack: where its step is, if it has run for long.
         revision: revision of the job's spec with which the newest attempt runs.
         failures: failures of the user's code since the last success or resume.
         losses: workers lost in a row.
@@ -53,10 +66,9 @@ class Member:
         rows: by output.
         quality: by output that has rules.
         results: recorded by its steps.
+        first_error: first error since the last success.
+        last_error: last error since the last success.
         zone: time zone of the newest attempt; null until one has ended.
-        progress: last report of its runner: ``step``, ``steps``, ``label``, ``done``, ``total``, …
-        why: what it waits for, if it is not done.
-        stack: where its step is, if it has run for long.
     """
 
     id: str
@@ -150,14 +162,17 @@ class GroupInfo:
     """A planned group. A group that is not forked has one member.
 
     Attributes:
+        name: of the group.
+        needs: groups that it runs after.
         join: rule by which it runs after the groups that it needs.
+        forked: whether it has several members.
         param: parameter of the fork, if it has exactly one.
         expanded: whether the members of a dynamic fork are determined.
         total: number of members.
         states: number of members by state.
         why: what it waits for; of a fork, what its first waiting member waits for.
-        members: those with a record; the others are WAITING.
         only_joins: whether it has no steps.
+        members: those with a record; the others are WAITING.
     """
 
     name: str

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError, computed_field
+from pydantic import Field, PlainSerializer, TypeAdapter, ValidationError, computed_field
 
 from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.explain.explanation import Explanation
@@ -34,20 +34,32 @@ class JobInfo:
     The fields after ``why`` are only set if the job was read alone: a list does not have them.
 
     Attributes:
-        intent: last command of a user; ``intent_at``, ``intent_by`` and ``intent_why`` are of this
-            command.
+        id: of the job.
+        name: of the job, from its spec.
+        status: where it stands.
+        intent: last command of a user.
+        intent_at: when that command was given.
+        intent_by: who gave it.
+        intent_why: the reason that was given with it.
         phase: of publishing; empty before all groups are done and after the publish.
         reason: why it ended as it did.
         halted: why it is HALTED until a person acts.
         timed_out: set if its timeout expired.
+        submitted_at: when it was submitted.
+        submitted_by: who submitted it.
+        started_at: when a worker first claimed a group.
+        ended_at: when it ended.
         paused_at: when it became PAUSED or HALTED.
         key: given at submit, or at the submit of the first job of a chain of retries.
         retry_of: id of the job that it retries.
         schedule: name of the schedule of which it is a run.
         backfill: id of the backfill that submitted it.
+        priority: ``high``, ``normal`` or ``low``.
         revision: how often its spec was altered.
         alterations: in order; the n-th made revision n.
+        warehouse: address of its warehouse.
         version: of the warehouse after its publish; 0 if it has published nothing.
+        published_at: when it was published.
         published: rows by dataset.
         replaced: partitions that it replaced, by dataset.
         reruns: groups that a user told to run again, and the groups after them.
@@ -256,3 +268,7 @@ _ALONE = {"due_at", "damage", "params", "reads", "groups", "zones"}
 def json_of_list(jobs: Sequence[JobInfo]) -> list[dict[str, Any]]:
     """Return the JSON of a list of jobs: without the fields that only a job alone has."""
     return [_JOB.dump_python(job, exclude=_ALONE) for job in jobs]
+
+
+JobRows = Annotated[Sequence[JobInfo], PlainSerializer(json_of_list)]
+"""Jobs of a list, whose JSON lacks the fields that only a job alone has."""

@@ -10,7 +10,10 @@ class LogLine:
     """One line that an attempt logged or printed.
 
     Attributes:
-        file: that contains it.
+        group: group or member of the attempt.
+        attempt: number of the attempt.
+        file: path of the log file.
+        line: the text.
     """
 
     group: str

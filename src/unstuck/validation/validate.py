@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.size import compile_to_store
@@ -16,16 +17,28 @@ from unstuck.coordinator.spec.checks.unused import doubts
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan
 from unstuck.coordinator.spec.problems import SpecError, SpecProblem, Written
-from unstuck.documents.document import Document
-from unstuck.documents.problem import PlaceDocument
+from unstuck.documents.problem import ProblemPlace
 from unstuck.tasks.settings import Settings
 from unstuck.validation.code_checks import CodeOfSteps, code_problems, groups_of, statement_problems
 
 _BREAKER = CircuitBreaker()  # of this process: a call that hangs outlives its command
 
 
-class ValidationDocument(Document):
-    """The size of a job, or the problems of its spec. ``members`` is null if a fork is dynamic."""
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """The size of a job, or the problems of its spec.
+
+    Attributes:
+        ok: whether the spec is right.
+        name: of the job.
+        groups: number of planned groups.
+        forks: number of groups that are forked.
+        members: number of groups and members; null if a fork is dynamic.
+        steps: number of steps.
+        problems: mistakes in the spec.
+        warnings: parts of the spec without effect, and tables that may not exist.
+        sql_parsed_by: what parsed the SQL; null if there is none.
+    """
 
     ok: bool
     name: str | None = None
@@ -33,20 +46,19 @@ class ValidationDocument(Document):
     forks: int | None = None
     members: int | None = None
     steps: int | None = None
-    problems: tuple[PlaceDocument, ...] = ()
+    problems: tuple[ProblemPlace, ...] = ()
     warnings: tuple[str, ...] = ()
     sql_parsed_by: str | None = None
 
     @classmethod
-    def of_error(cls, error: SpecError) -> Self:
-        return cls.model_validate(
-            {"ok": False, "problems": [problem.to_json() for problem in error.problems]}
-        )
+    def of_error(cls, error: SpecError) -> Validation:
+        places = (ProblemPlace(**problem.to_json()) for problem in error.problems)
+        return cls(ok=False, problems=tuple(places))
 
 
 def validate_spec(
     written: Written, params: Mapping[str, Any] | None, settings: Settings, *, imports: bool = False
-) -> tuple[Plan, ValidationDocument]:
+) -> tuple[Plan, Validation]:
     """Return the plan of a valid spec, and the warnings.
 
     Args:
@@ -87,7 +99,7 @@ def validate_spec(
     )
     forks = [group.spec for group in plan.groups.values() if group.spec.for_each is not None]
     dynamic = any(fork.fork_from is not None for fork in forks)
-    return plan, ValidationDocument(
+    return plan, Validation(
         ok=True,
         name=job.name,
         groups=len(plan.groups),

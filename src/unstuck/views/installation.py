@@ -10,7 +10,7 @@ from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.problems.problem import Limits
 from unstuck.coordinator.problems.state import InstallationState
-from unstuck.coordinator.schedules.schedule_view import ScheduleView, view_of
+from unstuck.coordinator.schedules.schedule_state import ScheduleState, state_of
 from unstuck.coordinator.store.acknowledgement_store import Acknowledgements
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
@@ -63,7 +63,7 @@ def read_state(
         [*halted, *failed[:most], *retrying, *pending],
         sum(pipe.execute()),
         late_jobs(ExpectedJobsStore(client, keys))[:most],
-        schedule_views(schedules, queries, records),
+        schedule_states(schedules, queries, records),
         unreadable,
         Pools(client, keys).all(),
         DeadLetters(client, keys).count(),
@@ -71,9 +71,9 @@ def read_state(
     )
 
 
-def schedule_views(
+def schedule_states(
     store: ScheduleStore, queries: Queries, records: Sequence[ScheduleRecord]
-) -> list[ScheduleView]:
+) -> list[ScheduleState]:
     """Return ``records`` as they are now. Raises: redis.RedisError."""
     names = [record.name for record in records]
     now, due, backlogs = store.now(), store.due_at(names), store.backlogs(names)
@@ -81,6 +81,6 @@ def schedule_views(
     runs = [run.job for record in records for run in record.going_on if run.job]
     jobs: dict[str, Status] = {job.id: job.status for job in JobList(queries).of_ids(runs)}
     return [
-        view_of(record, now, at, of_inputs, jobs, backlog)
+        state_of(record, now, at, of_inputs, jobs, backlog)
         for record, at, of_inputs, backlog in zip(records, due, published, backlogs, strict=True)
     ]

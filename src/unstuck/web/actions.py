@@ -20,9 +20,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from unstuck.coordinator.command_table import COMMANDS, Answer, Command, TargetKind
-from unstuck.coordinator.problems.problem import Problem
-from unstuck.coordinator.schedules.schedule_view import ScheduleView
-from unstuck.documents.command_answers import give
+from unstuck.coordinator.problems.problem import OPEN, Problem
+from unstuck.coordinator.schedules.schedule_result import ScheduleResult
+from unstuck.documents.command_answers import CommandAnswer, give
+from unstuck.read_model.schedule import ScheduleInfo
 from unstuck.tasks.identity import user_here
 from unstuck.web.rendering import client_of, page
 
@@ -34,8 +35,8 @@ PATHS = {
     TargetKind.SCHEDULE: "/schedules",
     TargetKind.BACKFILL: "/schedules",
     TargetKind.DEAD_LETTER: "/dead",
+    TargetKind.PROBLEM: "/problems",
 }
-_PAGES = {**PATHS, TargetKind.DEAD_LETTER: "/fleet/dead"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def actions_for(
     fields = {"group": group} if group else {}
     return [
         PageAction(
-            _label(command.name),
+            _label(command.method),
             command.help,
             f"{PATHS[target]}/{quote(subject, safe='')}/{command.name}",
             shlex.join([*command.words, subject, *fields.values()]),
@@ -101,26 +102,23 @@ def on_page(command: Command) -> bool:
     return all(arg.name == "group" for arg in command.arguments if arg.required)
 
 
-def schedule_actions(view: ScheduleView) -> list[PageAction]:
-    """The actions that are legal for a schedule as it stands, and for its backfill."""
-    name, backfill = view.schedule.name, view.schedule.backfill
-    actions = actions_for(TargetKind.SCHEDULE, name, view.schedule.status)
-    if backfill is not None:
-        actions += actions_for(TargetKind.BACKFILL, name, backfill.status)
+def schedule_actions(schedule: ScheduleInfo) -> list[PageAction]:
+    """Return the actions that are legal for a schedule in its state, and for its backfill."""
+    actions = actions_for(TargetKind.SCHEDULE, schedule.name, schedule.status)
+    if schedule.backfill is not None:
+        actions += actions_for(TargetKind.BACKFILL, schedule.name, schedule.backfill.status)
     return actions
 
 
 def problem_actions(problem: Problem) -> list[PageAction]:
-    """The action for a problem that nobody has acknowledged."""
+    """Return the actions for a problem, if nobody has acknowledged it."""
     if problem.acknowledged is not None:
         return []
-    command = shlex.join(["unstuck", "ack", problem.id])
-    means, fields = "Do not count it until it changes.", (("problem", problem.id),)
-    return [PageAction("Acknowledge", means, "/problems/acknowledge", command, fields=fields)]
+    return actions_for(TargetKind.PROBLEM, problem.id, OPEN)
 
 
-def _label(word: str) -> str:
-    return word.replace("-", " ").capitalize()
+def _label(method: str) -> str:
+    return method.replace("_", " ").capitalize()
 
 
 def by(request: Request) -> str:
@@ -209,28 +207,26 @@ def _to_target(command: Command, request: Request) -> Response:
         about = {"reason": reason, "by": who}
         taken = {arg.name: about[arg.name] for arg in command.arguments if arg.name in about}
         done = give(client_of(request), command, subject, fields | taken)
-        to = f"{_PAGES[command.target]}/{quote(done.page, safe='')}".rstrip("/")
-        return Answered(done.answer == Answer.REFUSED, done.text, to)
+        return Answered(done.answer == Answer.REFUSED, done.text, _page_after(command, done))
 
     return _answer(request, [*command.words[1:], subject, *fields.values()], act)
 
 
-def _acknowledge(request: Request) -> Response:
-    problem = request.scope["unstuck.form"].get("problem", "")
-
-    def act(who: str, reason: str) -> Answered:
-        done = client_of(request).acknowledge(problem, reason=reason, by=who)
-        return Answered(False, f"{done.id} is acknowledged until it changes.", "/")
-
-    return _answer(request, ["ack", problem], act)
+def _page_after(command: Command, done: CommandAnswer) -> str:
+    """Return the page that shows what a command has changed."""
+    if command.target is TargetKind.PROBLEM:
+        return "/"
+    if command.target is TargetKind.DEAD_LETTER:
+        return "/fleet/dead"
+    if isinstance(done, ScheduleResult) and done.status is None:
+        return PATHS[command.target]
+    return f"{PATHS[command.target]}/{quote(done.target, safe='')}"
 
 
 ROUTES = [
-    Route("/problems/acknowledge", _acknowledge, methods=["POST"]),
-    *(
-        Route(f"{path}/{{subject}}/{command.name}", partial(_to_target, command), methods=["POST"])
-        for target, path in PATHS.items()
-        for command in COMMANDS[target].values()
-        if on_page(command)
-    ),
+    # The id of a problem has slashes.
+    Route(f"{path}/{{subject:path}}/{command.name}", partial(_to_target, command), methods=["POST"])
+    for target, path in PATHS.items()
+    for command in COMMANDS[target].values()
+    if on_page(command)
 ]

@@ -24,8 +24,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.spec.text import MAX_BYTES
-from unstuck.documents.document import json_text
-from unstuck.documents.problem import MEDIA_TYPE, ProblemDocument
+from unstuck.documents.json_text import json_text
+from unstuck.documents.problem import MEDIA_TYPE, ProblemDetails
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -306,7 +306,7 @@ def _cookie(headers: Headers) -> str:
 def _as_problem(answer: PlainTextResponse) -> Response:
     """The answer as a program reads it."""
     detail = bytes(answer.body).decode().strip()
-    document = ProblemDocument.of_code("NOT_LET_IN", answer.status_code, detail)
+    document = ProblemDetails.of_code("NOT_LET_IN", answer.status_code, detail)
     kept = {
         name: value
         for name, value in answer.headers.items()

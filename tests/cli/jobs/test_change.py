@@ -155,10 +155,10 @@ def test_a_failed_job_is_retried_as_a_new_one(cli: Cli, hand: ByHand) -> None:
     (new,) = cli.json("retry", job, "--reason", "again")
     assert (new["retry_of"], new["answer"], new["status"]) == (job, "DONE", "PENDING")
     (again,) = cli.json("retry", job)
-    assert (again["id"], again["answer"]) == (new["id"], "ALREADY")
+    assert (again["target"], again["answer"]) == (new["target"], "ALREADY")
     (chosen,) = cli.json("retry", "--status", "FAILED", "--yes")
-    assert chosen["id"] == new["id"]
-    shown = cli.json("show", new["id"])
+    assert chosen["target"] == new["target"]
+    shown = cli.json("show", new["target"])
     assert (shown["retry_of"], shown["name"], shown["params"]) == (job, "flights", {"year": 2013})
     assert cli("retry", job, "--param", "yaer=2014").returncode == 2
     assert "RETRIED" in cli("events", job).stdout
@@ -189,7 +189,7 @@ def test_a_retry_with_a_mended_spec_runs_what_differs_and_says_so(
     assert "It runs bad, end, and takes over each of good unless" in " ".join(told.stdout.split())
     (new,) = cli.json("retry", job, "--spec", mended)
     assert (new["answer"], new["retry_of"]) == ("ALREADY", job), "given twice, it is one retry"
-    kept, changed, _ = hand.client.written(new["id"])["groups"]
+    kept, changed, _ = hand.client.written(new["target"])["groups"]
     assert changed["steps"][0]["python"] == "some.where:mended"
     assert (kept["timeout"], kept["retry"]["max"]) == (7200, 7)
     help_ = "".join(cli("why", job).stdout.split())
@@ -232,7 +232,7 @@ def test_a_retry_says_what_runs_and_what_may_be_taken_over(
     hand.fail(job, "bad", "no")
     answer = cli.json("retry", job, *more)[0]
     assert (
-        f"job {job} is retried as job {answer['id']}. {said}. `unstuck show {answer['id']}` says "
+        f"job {job} is retried as job {answer['target']}. {said}. `unstuck show {answer['target']}` says "
         "of "
     ) in answer["text"]
 
@@ -262,12 +262,12 @@ def test_a_retry_runs_again_what_it_is_told_to(
     hand.fail(job, "end", "no")
     (new,) = cli.json("retry", job, *more)
     assert (new["retry_of"], new["answer"]) == (job, "DONE")
-    record = hand.view(new["id"])
+    record = hand.view(new["target"])
     assert ({*record.reruns}, record.any_code) == (again, adopts)
     (same,) = cli.json("retry", job, *more)
-    assert (same["id"], same["answer"]) == (new["id"], "ALREADY")
+    assert (same["target"], same["answer"]) == (new["target"], "ALREADY")
     (also,) = cli.json("retry", job, *more, "--rerun", "a", "--adopt-all")
-    assert (also["answer"], also["id"] == new["id"]) == ("DONE", False), (
+    assert (also["answer"], also["target"] == new["target"]) == ("DONE", False), (
         "what was asked for is another retry"
     )
     (other,) = cli.json("retry", job)

@@ -64,19 +64,19 @@ def test_a_key_follows_its_retries(cli: Cli, hand: ByHand, spec: Path) -> None:
     (second,) = cli.json("retry", first)
     open_one = cli("submit", spec, "--key", "k")
     assert open_one.returncode == 0
-    assert f"job {second['id']}, which is PENDING" in open_one.stdout
-    hand.decide(second["id"])
-    hand.fail(second["id"], "load", "again")
-    (third,) = cli.json("retry", second["id"])
-    hand.decide(third["id"])
+    assert f"job {second['target']}, which is PENDING" in open_one.stdout
+    hand.decide(second["target"])
+    hand.fail(second["target"], "load", "again")
+    (third,) = cli.json("retry", second["target"])
+    hand.decide(third["target"])
     for group in ("load", "report"):
-        hand.succeed(third["id"], group)
+        hand.succeed(third["target"], group)
 
     well = cli("submit", spec, "--key", "k", "--wait")
 
     assert well.returncode == 0, well.stdout
-    assert f"job {third['id']}, which is FINISHED" in well.stdout
-    assert cli.json("show", third["id"])["key"] == "k"
+    assert f"job {third['target']}, which is FINISHED" in well.stdout
+    assert cli.json("show", third["target"])["key"] == "k"
 
 
 @pytest.mark.variant
@@ -168,7 +168,7 @@ def test_a_key_is_kept_until_the_last_of_its_retries_is_removed(
 
     first = failed(cli, hand, spec)
     assert expires()
-    new = cli.json("retry", first)[0]["id"]
+    new = cli.json("retry", first)[0]["target"]
     assert not expires(), "its retry is open"
     client.delete(keys.of(first).job)  # as when its time is over
     assert cli.json("submit", spec, "--key", "k")["id"] == new

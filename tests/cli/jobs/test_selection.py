@@ -45,7 +45,7 @@ def test_status_and_since_choose_as_they_do_in_list(cli: Cli, hand: ByHand) -> N
     answers = json.loads(
         cli("pause", "--status", "running", "--since", "1h", "--yes", "--json").stdout
     )
-    assert [(one["id"], one["answer"], one["intent"]) for one in answers] == [
+    assert [(one["target"], one["answer"], one["intent"]) for one in answers] == [
         (running, "DONE", "pause")
     ]
     assert intents(hand, pending) == ["run"]

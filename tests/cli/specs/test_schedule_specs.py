@@ -30,8 +30,7 @@ def test_a_spec_with_parameters_of_a_tick_is_valid_and_set_and_its_ticks_are_sho
     assert {clock.split("+")[0] for _, clock, _ in ticks} == {"02:30:00"}
     assert [param for *_, param in ticks] == [f"day={day}" for day, *_ in ticks]
     shown_as_json = cli.json("schedule", "show", "nightly", "--next", "5")
-    assert shown_as_json["next_params"] == [{"day": day} for day, *_ in ticks]
-    assert len(shown_as_json["next"]) == 5
+    assert [tick["params"] for tick in shown_as_json["next"]] == [{"day": day} for day, *_ in ticks]
     refused = cli("submit", spec)
     assert refused.returncode == 2
     assert "params.day: its value is the tick of a schedule" in refused.stderr
@@ -77,7 +76,7 @@ def test_a_backfill_is_listed_given_paused_and_canceled_and_its_progress_is_show
     ]
     first = cli.json("schedule", "ticks", "nightly", *days)[0]
     known = {"tick": "2026-03-28T01:30:00.000Z", "params": {"day": "2026-03-28"}}
-    assert first == {**known, "had": None, "outcome": "missing"}
+    assert first == {**known, "job": None, "outcome": "missing"}
     assert (
         "is on record: 0 of 3 ticks are done, at most 2 at once"
         in cli("schedule", "backfill", "nightly", *days, "--parallel", "2").stdout

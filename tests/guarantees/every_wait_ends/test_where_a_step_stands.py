@@ -20,7 +20,7 @@ from tests.support.steps import hanging_steps
 from unstuck.cli.jobs.look import stacks_of
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stage_text
-from unstuck.documents.document import plain
+from unstuck.documents.json_text import plain
 from unstuck.tasks.process.tree import is_watchdog
 from unstuck.tasks.protocol.step_stack import Frame, SparkStage, StepStack
 from unstuck.tasks.transport.stack_store import StackStore

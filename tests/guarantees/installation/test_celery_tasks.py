@@ -246,13 +246,11 @@ def test_schedules_are_set_and_run_by_message(asked: Asked, send: Send) -> None:
     for word, status in (("pause", "PAUSED"), ("resume", "RUNNING"), ("stop", "STOPPED")):
         send(f"{word}_schedule", name="by-message")
         wait_until(
-            lambda status=status: (
-                asked.client.schedules.show("by-message").schedule.status == status
-            ),
+            lambda status=status: asked.client.schedules.show("by-message").status == status,
             60,
             status,
         )
-    going_on = lambda: asked.client.schedules.show("by-message").schedule.runs  # noqa: E731
+    going_on = lambda: asked.client.schedules.show("by-message").runs  # noqa: E731
     (run,) = going_on()
     asked.client.cancel(run.job)  # a schedule is removed when no run goes on
     wait_until(lambda: not going_on(), 60, "the end of the run to be noted")

@@ -162,8 +162,8 @@ def test_a_submit_through_celery_that_is_refused_stands_under_dead_with_its_erro
     assert shown["kind"] == "unstuck.submit"
     assert shown["fields"].pop("task_id")
     assert shown["fields"] == {"spec": text, "key": "night", "by": "anna"}
-    assert one.client.dead_letters.replay(letter.id).word == "REFUSED"
-    assert one.client.dead_letters.drop(letter.id).word == "DROPPED"
+    assert one.client.dead_letters.replay(letter.id).answer == "REFUSED"
+    assert one.client.dead_letters.drop(letter.id).answer == "DROPPED"
     assert other.client.dead_letters.all() == one.client.dead_letters.all() == []
 
 

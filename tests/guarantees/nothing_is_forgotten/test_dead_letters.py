@@ -173,13 +173,13 @@ def test_a_dead_letter_of_a_job_that_came_back_is_applied_by_a_replay(
     (dead,) = coordinator.client.dead_letters.newest()
 
     refused = coordinator.client.dead_letters.replay(dead.id, by="ann@desk")
-    assert refused.word is DeadLetterAnswer.REFUSED
+    assert refused.answer is DeadLetterAnswer.REFUSED
     assert f"no job {job} is in the store" in refused.text
     assert coordinator.client.dead_letters.get(dead.id) == dead, "a refusal changes nothing"
 
     coordinator.redis.rename("elsewhere", key)
     assert (
-        coordinator.client.dead_letters.replay(dead.id, by="ann@desk").word
+        coordinator.client.dead_letters.replay(dead.id, by="ann@desk").answer
         is DeadLetterAnswer.REPLAYED
     )
     before = coordinator.client.counters()
@@ -205,15 +205,15 @@ def test_a_replay_whose_reply_was_lost_is_one_report(coordinator: Coordinator) -
     )
 
     assert (
-        coordinator.client.dead_letters.replay(dead.id, by="ann@desk").word
+        coordinator.client.dead_letters.replay(dead.id, by="ann@desk").answer
         is DeadLetterAnswer.REPLAYED
     )
     again = coordinator.client.dead_letters.replay(dead.id, by="bob@desk")
 
-    assert again.word is DeadLetterAnswer.ALREADY
+    assert again.answer is DeadLetterAnswer.ALREADY
     assert "replayed before, by ann@desk" in again.text
     assert len(coordinator.stream.read(10, 0.01)) == 1
-    assert coordinator.client.dead_letters.drop(dead.id).word is DeadLetterAnswer.ALREADY
+    assert coordinator.client.dead_letters.drop(dead.id).answer is DeadLetterAnswer.ALREADY
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_what_cannot_be_read_is_not_replayed_and_says_why(
 
     refused = coordinator.client.dead_letters.replay(dead.id)
 
-    assert refused.word is DeadLetterAnswer.REFUSED
+    assert refused.answer is DeadLetterAnswer.REFUSED
     assert why in refused.text
     assert coordinator.client.dead_letters.newest() == [dead]
     assert coordinator.stream.read(10, 0.01) == []
@@ -242,16 +242,17 @@ def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(coordinator: Coor
     dead = one_dead_letter(coordinator, "rubbish")
     bad = one_dead_letter(coordinator, f"{job}/only/1/n/c", kind="exploded")
 
-    assert coordinator.client.dead_letters.drop(dead.id).word is DeadLetterAnswer.DROPPED
+    assert coordinator.client.dead_letters.drop(dead.id).answer is DeadLetterAnswer.DROPPED
     assert (
-        coordinator.client.dead_letters.drop(bad.id, by="ann@desk").word is DeadLetterAnswer.DROPPED
+        coordinator.client.dead_letters.drop(bad.id, by="ann@desk").answer
+        is DeadLetterAnswer.DROPPED
     )
     assert coordinator.client.dead_letters.newest() == []
     (event,) = [
         event for _, event in coordinator.client.events(job) if event["kind"] == "REPORT_DROPPED"
     ]
     assert (event["by"], bad.id in event["text"]) == ("ann@desk", True)
-    assert coordinator.client.dead_letters.drop("1-0").word is DeadLetterAnswer.GONE
+    assert coordinator.client.dead_letters.drop("1-0").answer is DeadLetterAnswer.GONE
     with pytest.raises(NoSuchReport, match="unstuck dead list"):
         coordinator.client.dead_letters.get(dead.id)
     with pytest.raises(NoSuchReport, match="1388534400000-0"):
@@ -263,4 +264,4 @@ def test_what_is_no_id_of_a_report_is_said_to_be_none_and_stops_no_other(
     coordinator: Coordinator, name: str
 ) -> None:
     for treat in (coordinator.client.dead_letters.replay, coordinator.client.dead_letters.drop):
-        assert treat(name, by="tester").word == "GONE"
+        assert treat(name, by="tester").answer == "GONE"

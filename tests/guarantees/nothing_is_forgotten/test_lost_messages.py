@@ -408,13 +408,13 @@ def test_a_report_of_a_newer_release_is_a_dead_letter_that_an_upgrade_brings_bac
     older.sweep.run()
     assert older.status(job) is Status.FINISHED
     refused = older.client.dead_letters.replay(letters[0].id)
-    assert refused.word is DeadLetterAnswer.REFUSED, (
+    assert refused.answer is DeadLetterAnswer.REFUSED, (
         "an older coordinator could not read it now, either"
     )
 
     monkeypatch.setattr("unstuck.tasks.protocol.report.SCHEMA_VERSION", 2)
     newer = make_coordinator()
-    assert {newer.client.dead_letters.replay(letter.id).word for letter in letters} == {
+    assert {newer.client.dead_letters.replay(letter.id).answer for letter in letters} == {
         DeadLetterAnswer.REPLAYED
     }
     newer.read()

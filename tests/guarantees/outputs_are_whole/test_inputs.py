@@ -382,7 +382,7 @@ def test_a_run_of_a_schedule_that_another_job_has_overtaken_is_tried_again_by_it
     wait_until(lambda: bool(schedules.runs(name)), 30, "the run to be submitted")
     (shop.folder / "open").touch()
     wait_until(
-        lambda: schedules.show(name).schedule.last_success is not None,
+        lambda: schedules.show(name).last_success is not None,
         60,
         "the retry of the schedule",
     )
@@ -394,7 +394,7 @@ def test_a_run_of_a_schedule_that_another_job_has_overtaken_is_tried_again_by_it
         ("BACKFILL_RUN_FINISHED", "DONE"),
         ("BACKFILL_ENDED", None),
     ]
-    assert schedules.show(name).schedule.status == "WAITING"
+    assert schedules.show(name).status == "WAITING"
     rows = duckdb.read_parquet(published_files(shop.warehouse, "dim")).fetchall()
     assert sorted(rows) == [(0,), (1,)]
 

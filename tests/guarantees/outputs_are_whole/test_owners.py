@@ -161,10 +161,10 @@ def test_a_schedule_is_refused_when_it_is_set_and_halts_if_it_loses_its_dataset(
 
     def halted() -> bool:
         coordinator.sweep.run()
-        return schedules.show("ticking").schedule.status == "HALTED"
+        return schedules.show("ticking").status == "HALTED"
 
     wait_until(halted, 20, "the schedule to halt")
-    halt = schedules.show("ticking").schedule.halted
+    halt = schedules.show("ticking").halted
     assert halt is not None
     assert halt.code == "DATASET_OWNED"
     assert not schedules.runs("ticking")

@@ -44,7 +44,7 @@ def begun(coordinator: Coordinator, hours: int, **more: Any) -> None:
 
 
 def backfill(coordinator: Coordinator) -> Backfill:
-    found = coordinator.client.schedules.show("hourly").schedule.backfill
+    found = coordinator.client.schedules.show("hourly").backfill
     assert found is not None
     return found
 
@@ -90,7 +90,7 @@ def test_each_of_its_ticks_is_one_job_of_low_priority_under_the_key_of_the_tick(
     listed = coordinator.client.schedules.backfill_ticks(
         "hourly", tick_text(BEGIN - HOUR), tick_text(BEGIN)
     )
-    assert [tick.had for tick in listed] == ["", shown[0].id]
+    assert [tick.job for tick in listed] == ["", shown[0].id]
 
 
 def backfill_and_forget(coordinator: Coordinator, redo: Redo) -> list[str]:
@@ -375,7 +375,7 @@ def test_a_run_by_hand_that_fails_leaves_the_clock_alone_and_can_be_retried(
     coordinator.read()
     fail(coordinator, job)
     coordinator.sweep.run()
-    shown = schedules.show("hourly").schedule
+    shown = schedules.show("hourly")
     assert (shown.status, shown.failures, shown.retries, shown.runs) == ("WAITING", 0, (), ())
     assert [problem.job for problem in coordinator.client.problems() if problem.job] == [job]
     assert coordinator.client.retry(job).id != job

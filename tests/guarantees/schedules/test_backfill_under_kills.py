@@ -63,7 +63,7 @@ def spec(dataset: str, failing: str) -> dict[str, Any]:
 
 
 def backfill_of(client: Client, schedule: str) -> Backfill:
-    backfill = client.schedules.show(schedule).schedule.backfill
+    backfill = client.schedules.show(schedule).backfill
     assert backfill is not None
     return backfill
 

@@ -100,7 +100,7 @@ def test_a_schedule_whose_record_is_damaged_is_named_and_hides_no_other(
         coordinator.keys.of_schedule("torn").schedule, "record", '{"name": "torn", "policy"'
     )
     views, damaged = schedules.all_and_unreadable()
-    assert [view.schedule.name for view in views] == ["loads"]
+    assert [info.name for info in views] == ["loads"]
     (text,) = damaged.values()
     assert text.startswith("the record of schedule torn cannot be read, so it does not run (")
     with pytest.raises(Damaged, match="schedule torn cannot be read"):

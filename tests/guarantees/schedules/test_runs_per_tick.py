@@ -27,9 +27,9 @@ from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.publishing.streams.job_backlog import BacklogLooks
 from unstuck.coordinator.reconcile import stream_looks
 from unstuck.coordinator.reconcile.wiring import mint
-from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.store.submissions import Submissions
+from unstuck.read_model.schedule import ScheduleInfo
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -42,7 +42,7 @@ def runs(coordinator: Coordinator) -> list[str]:
     return [job.id for job in coordinator.client.schedules.runs("ticking")]
 
 
-def view(coordinator: Coordinator) -> ScheduleView:
+def view(coordinator: Coordinator) -> ScheduleInfo:
     return coordinator.client.schedules.show("ticking")
 
 
@@ -81,7 +81,7 @@ def test_each_tick_is_one_job_and_its_end_makes_the_schedule_due(coordinator: Co
     keys = [coordinator.show(job).key for job in (first, second)]
     assert keys[0] < keys[1]
     assert keys[0].startswith("ticking@20")
-    assert view(coordinator).schedule.last_success is not None
+    assert view(coordinator).last_success is not None
 
 
 @pytest.mark.claim(
@@ -103,7 +103,7 @@ def test_a_coordinator_that_dies_while_it_submits_a_run_leaves_one_job_of_the_ti
     assert [one.id for one in second.client.jobs()] == [job]
     assert second.drive(job) is Status.FINISHED
     second.sweep.run()
-    assert view(second).schedule.last_success is not None
+    assert view(second).last_success is not None
     assert len(second.client.jobs()) == 1
 
 
@@ -128,7 +128,7 @@ def test_two_coordinators_that_decide_one_tick_make_one_job(
     one.schedule_store.load = read_and_let_the_other_decide  # type: ignore[method-assign]
     one.schedules.decide("ticking")
     assert len(one.client.jobs()) == 1
-    assert len(view(one).schedule.runs) == 1
+    assert len(view(one).runs) == 1
 
 
 def test_a_lost_reply_to_a_command_or_a_decision_changes_nothing(
@@ -170,13 +170,13 @@ def test_a_failed_run_is_retried_as_a_retry_does_it_under_the_key_of_its_tick(
         first,
         f"{coordinator.show(first).key}/2",
     )
-    standing = view(coordinator).schedule
+    standing = view(coordinator)
     assert (standing.status, standing.failures) == ("RETRYING", 1)
     assert standing.last_error is not None
     assert standing.last_error.job == first
     assert coordinator.drive(second) is Status.FINISHED
     coordinator.sweep.run()
-    assert view(coordinator).schedule.failures == 0
+    assert view(coordinator).failures == 0
 
 
 def test_a_failure_in_the_code_halts_the_schedule_at_once(coordinator: Coordinator) -> None:
@@ -188,7 +188,7 @@ def test_a_failure_in_the_code_halts_the_schedule_at_once(coordinator: Coordinat
     )
     coordinator.read()
     coordinator.sweep.run()
-    standing = view(coordinator).schedule
+    standing = view(coordinator)
     assert (standing.status, standing.halted and standing.halted.code) == (
         "HALTED",
         "TOO_MANY_REJECTED_ROWS",
@@ -199,7 +199,7 @@ def test_a_command_answers_how_the_schedule_stands_after_it(coordinator: Coordin
     schedules = coordinator.client.schedules
     asked = (schedules.pause, schedules.pause, schedules.resume, schedules.stop)
     answers = [schedules.set(spec()), *(one("ticking") for one in asked)]
-    assert [one.schedule.status for one in answers] == [
+    assert [one.status for one in answers] == [
         "WAITING",
         "PAUSED",
         "PAUSED",
@@ -283,11 +283,11 @@ def test_a_rolled_back_store_publishes_no_tick_twice(coordinator: Coordinator, w
         coordinator.finish(offer.held_by("runner2"), again)
         coordinator.read()
     wait_until(
-        lambda: coordinator.sweep.run() >= 0 and view(coordinator).schedule.last_success,
+        lambda: coordinator.sweep.run() >= 0 and view(coordinator).last_success,
         10,
         "the run to be noted",
     )
-    standing = view(coordinator).schedule
+    standing = view(coordinator)
     assert standing.last_success is not None
     assert (standing.last_success.version, standing.last_success.rows) == (1, {"out": 3})
     warehouse = Warehouse(coordinator.settings.warehouse)
@@ -305,7 +305,7 @@ def test_ticks_that_were_published_before_a_rollback_are_not_skipped(
         publishes(coordinator, next_run(coordinator, known))
     published = [run.tick for run in coordinator.client.schedules.runs("ticking")]
     back()
-    next_tick = view(coordinator).schedule.last_tick + 4
+    next_tick = view(coordinator).last_tick + 4
     wait_until(lambda: time.time() > next_tick, 20, "later ticks")
     last = next_run(coordinator, 0)
     events = coordinator.client.schedules.events("ticking")
@@ -321,7 +321,7 @@ def test_ticks_that_were_published_before_a_rollback_are_not_skipped(
 
 def backfill_is_over(coordinator: Coordinator) -> bool:
     coordinator.sweep.run()
-    backfill = view(coordinator).schedule.backfill
+    backfill = view(coordinator).backfill
     return backfill is not None and backfill.over
 
 
@@ -380,13 +380,13 @@ def test_a_tick_that_was_run_by_a_clock_that_was_ahead_is_not_published_again_at
     first = next_run(coordinator, 0)
     publishes(coordinator, first)
     wait_until(
-        lambda: coordinator.sweep.run() >= 0 and view(coordinator).schedule.last_success,
+        lambda: coordinator.sweep.run() >= 0 and view(coordinator).last_success,
         10,
         "its end",
     )
     assert "resume ticking" in view(coordinator).waits
     assert coordinator.client.schedules.resume("ticking").answer == "DONE"
-    assert view(coordinator).schedule.last_tick < ahead - 86000
+    assert view(coordinator).last_tick < ahead - 86000
     coordinator.redis.delete(
         coordinator.keys.of(first).job, coordinator.keys.submit_key(Run(ahead).key("ticking"))
     )
@@ -396,7 +396,7 @@ def test_a_tick_that_was_run_by_a_clock_that_was_ahead_is_not_published_again_at
     )
     decides(last_success=None)
     wait_until(
-        lambda: coordinator.sweep.run() >= 0 and view(coordinator).schedule.last_success,
+        lambda: coordinator.sweep.run() >= 0 and view(coordinator).last_success,
         10,
         "the run to be noted",
     )
@@ -528,11 +528,7 @@ def test_a_tick_at_which_nothing_has_arrived_makes_no_job(
 
     def quiet() -> int:
         coordinator.sweep.run()
-        return (
-            0
-            if view(coordinator).schedule.quiet is None
-            else view(coordinator).schedule.quiet.count
-        )  # type: ignore[union-attr]
+        return 0 if view(coordinator).quiet is None else view(coordinator).quiet.count  # type: ignore[union-attr]
 
     wait_until(lambda: quiet() >= 2, 20, "two ticks with nothing new")
     assert coordinator.client.jobs() == []
@@ -572,7 +568,7 @@ def test_a_schedule_that_is_set_again_after_the_loss_of_redis_goes_on_from_its_l
     coordinator.claim(offer)
     coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "out"))
     coordinator.read()
-    tick = view(coordinator).schedule.runs[0].tick
+    tick = view(coordinator).runs[0].tick
     client.flushall()
     coordinator.stream.open()
     done = coordinator.client.schedules.set(append)
@@ -581,7 +577,7 @@ def test_a_schedule_that_is_set_again_after_the_loss_of_redis_goes_on_from_its_l
     assert "no two may have one name in a warehouse" in done.text, (
         "it may be the run of another fleet"
     )
-    standing = view(coordinator).schedule
+    standing = view(coordinator)
     assert standing.last_tick == tick
     assert standing.last_success is not None
     assert (standing.last_success.job, standing.last_success.rows) == (job, {"out": 3})
@@ -621,11 +617,11 @@ def test_a_stream_that_does_not_answer_is_told_and_holds_up_no_other_schedule(
     coordinator.client.schedules.set({**spec(), "name": "other"})
     try:
         wait_until(
-            lambda: coordinator.schedules.run() >= 0 and view(coordinator).schedule.trouble,
+            lambda: coordinator.schedules.run() >= 0 and view(coordinator).trouble,
             20,
             "the trouble",
         )
-        assert view(coordinator).schedule.status == "RETRYING"
+        assert view(coordinator).status == "RETRYING"
         assert "see whether they are mounted" in view(coordinator).waits
         backlog = view(coordinator).backlog
         assert backlog is not None
@@ -699,7 +695,7 @@ def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_new
     coordinator.work(coordinator.offers(job)[0], failed())
     coordinator.read()
     coordinator.sweep.run()
-    assert view(coordinator).schedule.retries
+    assert view(coordinator).retries
     if trouble == "JOB_DAMAGED":
         coordinator.redis.hset(coordinator.keys.of(job).groups, "a", "{")
     else:
@@ -708,10 +704,10 @@ def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_new
 
     def told() -> Any:
         coordinator.schedules.run()
-        return view(coordinator).schedule.halted or view(coordinator).schedule.trouble
+        return view(coordinator).halted or view(coordinator).trouble
 
     reason = wait_until(told, 20, "the trouble")
-    assert (view(coordinator).schedule.status, reason.code) == (status, trouble)
+    assert (view(coordinator).status, reason.code) == (status, trouble)
     assert job in reason.text
     assert [one.id for one in coordinator.client.jobs()] == [job]
     if status == "HALTED":
@@ -722,7 +718,7 @@ def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_new
         assert (again.key.endswith("/2"), again.retry_of) == (True, "")
         assert coordinator.drive(second) is Status.FINISHED
         coordinator.sweep.run()
-        assert view(coordinator).schedule.halted is None
+        assert view(coordinator).halted is None
 
 
 def test_a_run_that_is_damaged_is_ended_by_force_as_why_says_and_its_schedule_goes_on(
@@ -736,9 +732,7 @@ def test_a_run_that_is_damaged_is_ended_by_force_as_why_says_and_its_schedule_go
     facts = coordinator.client.schedules.why("ticking").facts
     assert any(f"unstuck force-stop {job}" in fact.text for fact in facts)
     coordinator.client.force_stop(job)
-    wait_until(
-        lambda: coordinator.sweep.run() >= 0 and not view(coordinator).schedule.runs, 20, "its end"
-    )
+    wait_until(lambda: coordinator.sweep.run() >= 0 and not view(coordinator).runs, 20, "its end")
     coordinator.client.schedules.run("ticking")
     assert coordinator.drive(next_run(coordinator, 1)) is Status.FINISHED
 
@@ -752,13 +746,13 @@ def test_a_run_that_a_newer_release_stored_leaves_its_schedule_to_decide(
     coordinator.redis.hset(coordinator.keys.of(job).job, "schema", 10**6)
     assert coordinator.client.schedules.stop("ticking").answer == "DONE"
     coordinator.schedules.decide("ticking")
-    assert [run.job for run in view(coordinator).schedule.runs] == [job], (
+    assert [run.job for run in view(coordinator).runs] == [job], (
         "it goes on, and a newer coordinator sees its end"
     )
     coordinator.redis.hset(coordinator.keys.of(job).job, "schema", JOB_SCHEMA)
     assert coordinator.drive(job) is Status.FINISHED
     coordinator.sweep.run()
-    assert view(coordinator).schedule.runs == ()
+    assert view(coordinator).runs == ()
 
 
 @pytest.mark.claim(
@@ -802,7 +796,7 @@ def test_a_submit_that_a_stop_a_pause_or_a_cancel_has_overtaken_stores_no_job(
     with nullcontext() if late else armed(once):
         wait_until(lambda: coordinator.sweep.run() >= 0 and once.at, 20, "the submit")
     assert coordinator.client.jobs() == []
-    assert len(view(coordinator).schedule.going_on) == (given == "pause"), "a resume submits it"
+    assert len(view(coordinator).going_on) == (given == "pause"), "a resume submits it"
     schedules.resume("ticking")
     coordinator.sweep.run()
     assert len(coordinator.client.jobs()) == (given == "pause")
@@ -830,10 +824,10 @@ def test_a_job_that_was_stored_before_a_stop_or_a_cancel_is_a_run_although_nobod
     else:
         schedules.stop("ticking")
     second.schedules.decide("ticking")
-    assert [run.job for run in view(second).schedule.going_on] == runs(second) == [job]
+    assert [run.job for run in view(second).going_on] == runs(second) == [job]
     assert second.drive(job) is Status.FINISHED
     second.sweep.run()
-    assert view(second).schedule.going_on == ()
+    assert view(second).going_on == ()
 
 
 def test_a_schedule_that_is_set_to_another_dataset_follows_the_old_one_no_more(

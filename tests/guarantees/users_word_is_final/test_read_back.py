@@ -16,7 +16,7 @@ from unstuck import BadKey, JobSpec, SpecError, Status
 from unstuck.cli.jobs.look import diff_lines, errors_of
 from unstuck.cli.render.job_tree import job_tree
 from unstuck.coordinator.spec.job_params import MAX_KEY
-from unstuck.documents.document import plain
+from unstuck.documents.json_text import plain
 from unstuck.read_model.job import json_of_list
 
 # One store for all examples of a test: each example has a job of its own.

@@ -264,7 +264,7 @@ def _skip(client: ScheduleClient, name: str, first: str, last: str) -> Any:
         ticks = client.backfill_ticks(name, first, last)
     except BadRequest:
         ticks = []  # none has come
-    failed = [one.tick.timestamp() for one in ticks if one.outcome is TickOutcome.FAILED]
+    failed = [one.tick for one in ticks if one.outcome is TickOutcome.FAILED]
     return client.skip(name, tick_text(failed[0] if failed else 0.0), by="ann")
 
 

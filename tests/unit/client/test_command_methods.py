@@ -12,7 +12,7 @@ from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.command_table import COMMANDS, Command, TargetKind
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.pool_store import Pools
-from unstuck.documents.command_answers import DOCUMENTS
+from unstuck.documents.command_answers import ANSWERS
 from unstuck.web.api.command_routes import PATHS
 
 ROOMS: dict[TargetKind, Any] = {
@@ -46,4 +46,4 @@ def test_the_method_of_a_command_has_its_help(command: Command) -> None:
 
 
 def test_each_kind_of_target_has_a_route_and_an_answer() -> None:
-    assert set(PATHS) == set(DOCUMENTS) == set(TargetKind)
+    assert set(PATHS) == set(ANSWERS) == set(TargetKind)

@@ -70,7 +70,7 @@ class Subjects:
             yield Request(f"/schedules/{{name}}/{word}", {"name": "nightly"}, {})
         yield Request("/datasets/{name}/restore", {"name": "rows"}, {"version": 1})
         problem = "fleet/coordinators/NO_COORDINATOR"
-        yield Request("/problems/acknowledge", {}, {"problem": problem})
+        yield Request("/problems/{problem}/ack", {"problem": problem}, {})
 
 
 @pytest.fixture

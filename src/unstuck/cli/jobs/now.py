@@ -14,7 +14,7 @@ from unstuck.cli.render.terminal import TextTable, coloured, emit, stdout, table
 from unstuck.client.now import MAX_JOBS_PER_SCAN, MAX_ROWS_SHOWN, EndedJobs, Snapshot
 from unstuck.coordinator.problems.detect import open_problems
 from unstuck.coordinator.problems.problem import Problem
-from unstuck.documents.now_documents import NowDocument
+from unstuck.documents.envelopes import NowAnswer
 from unstuck.exits import ExitCode
 from unstuck.tasks.duration import format_duration
 from unstuck.views.words import one_line, shortened
@@ -28,7 +28,7 @@ def now(as_json: AsJson = False) -> None:
     with connected() as connection:
         snapshot, waits = Snapshot.of(connection.client).explained(connection.client)
     if as_json:
-        emit(NowDocument.of_snapshot(snapshot, waits))
+        emit(NowAnswer.of(snapshot, waits))
     else:
         _show(snapshot, waits)
     if open_problems(snapshot.problems):
@@ -85,6 +85,6 @@ def _ended(ended: Sequence[EndedJobs], at: float) -> TextTable:
         counts = Text(", ").join(
             coloured(status, f"{count:,} {status}") for status, count in entry.counts.items()
         )
-        since = f"{format_duration(max(0.0, at - entry.job.ended_at))} ago"
-        shown.add_row(entry.job.name, counts, f"{entry.job.id} {entry.job.status}", since)
+        since = f"{format_duration(max(0.0, at - entry.ended_at))} ago"
+        shown.add_row(entry.name, counts, f"{entry.job} {entry.status}", since)
     return shown

@@ -25,18 +25,14 @@ from unstuck.cli.render.terminal import (
     warn,
 )
 from unstuck.coordinator.schedules.explain import backlog_facts
-from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
-from unstuck.documents.schedule_documents import (
-    ScheduleAnswerDocument,
-    ScheduleDocument,
-    ScheduleExplanationDocument,
-    TickDocument,
-    WholeScheduleDocument,
-)
+from unstuck.coordinator.schedules.schedule_result import ScheduleResult
+from unstuck.read_model.event import EventInfo
+from unstuck.read_model.schedule import json_of_schedules
 from unstuck.views.words import count_of, one_line
 
 schedule = typer.Typer(no_args_is_help=True)
 
+JOBS_SHOWN = 10  # of the last runs of one schedule
 _TIME = (
     "A time with its offset, as 2026-01-01T00:00Z, or a date: a day in the zone of the schedule."
 )
@@ -73,26 +69,24 @@ def set_schedules(
 def list_schedules(as_json: AsJson = False) -> None:
     """List the schedules: their status, their next tick, and what each waits for."""
     with connected() as connection:
-        views, unreadable = connection.client.schedules.all_and_unreadable()
+        schedules, unreadable = connection.client.schedules.all_and_unreadable()
     for text in unreadable.values():
         stderr.print(text, soft_wrap=True)
     if as_json:
-        emit([ScheduleDocument.of_view(view) for view in views])
+        emit(json_of_schedules(schedules))
         return
-    if not views and not unreadable:
+    if not schedules and not unreadable:
         stderr.print(
             "No schedules. Make one with: unstuck schedule set SPEC   (a job spec with `schedule:`)"
         )
         return
     shown = table("NAME", "STATUS", "TRIGGER", "NEXT", "LAST SUCCESS", "WAITS")
-    for view in views:
-        ticks = view.next_ticks(1)
-        record, well = view.schedule, view.schedule.last_success
-        next_at = clock(ticks[0].timestamp()) if ticks else ""
-        cells = (record.name, coloured(record.status), record.trigger, next_at)
-        fill = record.backfill
+    for info in schedules:
+        well, fill = info.last_success, info.backfill
+        next_at = clock(info.next[0].tick) if info.next else ""
+        cells = (info.name, coloured(info.status), info.trigger, next_at)
         fills = "" if fill is None or fill.over else f"; backfill {fill.status}: {fill.progress}"
-        shown.add_row(*cells, clock(well.at) if well else "", one_line(view.waits + fills))
+        shown.add_row(*cells, clock(well.at) if well else "", one_line(info.waits + fills))
     stdout.print(shown)
 
 
@@ -110,40 +104,35 @@ def show_schedule(
     """Show one schedule: its status, its next ticks, its last runs and its last events."""
     with connected() as connection:
         schedules = connection.client.schedules
-        view, events, runs = (
-            schedules.show(name),
-            schedules.events(name, most),
-            schedules.runs(name, 10),
-        )
+        info = schedules.show(name, ticks=count, jobs=JOBS_SHOWN, events=most)
     if as_json:
-        emit(WholeScheduleDocument.of_all(view, count, runs, events))
+        emit(info)
         return
-    record = view.schedule
-    stdout.print(f"{record.name}  ", coloured(record.status), f"  {record.trigger}", sep="")
-    stdout.print(f"  {view.waits}")
-    for tick in view.next_ticks(count):
-        stdout.print(f"  next      {view.on_its_clock(tick)}{_told(view.params_at(tick))}")
-    for fact in backlog_facts(view):
+    stdout.print(f"{info.name}  ", coloured(info.status), f"  {info.trigger}", sep="")
+    stdout.print(f"  {info.waits}")
+    for tick in info.next:
+        stdout.print(f"  next      {info.on_its_clock(tick.tick)}{_told(tick.params)}")
+    for fact in backlog_facts(info.backlog):
         stdout.print(f"  {fact.what:<9} {one_line(fact.text)} {clock(fact.at)}".rstrip())
-    if backfill := record.backfill:
+    if backfill := info.backfill:
         stdout.print("  backfill  ", coloured(backfill.status), f"  {backfill.progress}", sep="")
-    if well := record.last_success:
+    if well := info.last_success:
         stdout.print(
             f"  last well {clock(well.at)}  job {well.job}, version {well.version or 'none'}"
         )
-    if failed := record.last_error:
+    if failed := info.last_error:
         stdout.print(
             f"  failed    {clock(failed.at)}  {one_line(failed.text)}   unstuck logs {failed.job}"
         )
-    for job in runs:
+    for job in info.jobs:
         submitted = f", submitted {clock(job.submitted_at)}"
         stdout.print(
-            f"  run       {view.on_its_clock(job.tick)}  job {job.id}  ",
+            f"  run       {info.on_its_clock(job.tick)}  job {job.id}  ",
             coloured(job.status),
             submitted,
             sep="",
         )
-    for event in events:
+    for event in info.events:
         print_event(event)
 
 
@@ -153,7 +142,7 @@ def why_schedule(name: Name, as_json: AsJson = False) -> None:
     with connected() as connection:
         explanation = connection.client.schedules.why(name)
     if as_json:
-        emit(ScheduleExplanationDocument.of_explanation(explanation))
+        emit(explanation)
         return
     stdout.print(f"{explanation.name}  ", coloured(explanation.status), sep="")
     lines = [("why", explanation.what), ("since", clock(explanation.since))]
@@ -180,7 +169,7 @@ def export_schedules(
 
     with connected() as connection:
         schedules = connection.client.schedules
-        specs = {name: schedules.show(name).spec() for name in names or schedules.names()}
+        specs = {name: schedules.written(name) for name in names or schedules.names()}
     texts = {
         name: yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
         for name, spec in specs.items()
@@ -194,12 +183,13 @@ def export_schedules(
     stdout.print(f"{count_of(len(texts), 'schedule')} written to {to}")
 
 
-def print_event(event: dict[str, Any]) -> None:
-    """Print one event of a schedule, in a line."""
+def print_event(event: EventInfo) -> None:
+    """Print one event of a schedule in a line."""
+    others = event.model_extra or {}
     details = " ".join(
-        str(event[part]) for part in ("code", "job", "tick", "by", "text") if event.get(part)
+        str(others[part]) for part in ("code", "job", "tick", "by", "text") if others.get(part)
     )
-    stdout.print(f"  {clock(event['at'])}  {event['kind']}  {one_line(details)}")
+    stdout.print(f"  {clock(event.at)}  {event.kind}  {one_line(details)}")
 
 
 @schedule.command(
@@ -225,14 +215,14 @@ def show_ticks(
     with connected() as connection:
         schedules = connection.client.schedules
         ticks = schedules.backfill_ticks(name, first, last, backwards=backwards)
-        view = schedules.show(name)
+        info = schedules.show(name)
     if as_json:
-        emit([TickDocument.of_tick(tick) for tick in ticks])
+        emit(ticks)
         return
     for tick in ticks:
-        job = f" by job {tick.had}" if tick.had else ""
+        job = f" by job {tick.job}" if tick.job else ""
         stdout.print(
-            f"  {view.on_its_clock(tick.tick)}{_told(tick.params)}  {tick.outcome}{job}",
+            f"  {info.on_its_clock(tick.tick)}{_told(tick.params)}  {tick.outcome}{job}",
             soft_wrap=True,
         )
     counts = Counter(tick.outcome for tick in ticks)
@@ -248,6 +238,5 @@ def _told(params: Mapping[str, str]) -> str:
 def _answer(results: Sequence[ScheduleResult], as_json: bool) -> None:
     """Print the result for each schedule that was set."""
     for result in results:
-        warn(f"{result.schedule.name}: {warning}" for warning in result.warnings)
-    answers = [ScheduleAnswerDocument.of_result(result) for result in results]
-    show_answers("set", answers, as_json)
+        warn(f"{result.target}: {warning}" for warning in result.warnings)
+    show_answers("set", results, as_json)

@@ -10,7 +10,7 @@ from unstuck.cli.options import AsJson
 from unstuck.cli.render.terminal import emit, stdout, table
 from unstuck.doctor.examine import Doctor, reached
 from unstuck.doctor.finding import Finding, Level
-from unstuck.documents.fleet_documents import ExaminationDocument
+from unstuck.documents.envelopes import Examination
 from unstuck.exits import ExitCode
 from unstuck.tasks.redis_url import without_password
 from unstuck.views.words import count_of, one_line
@@ -28,7 +28,7 @@ def doctor(as_json: AsJson = False) -> None:
     findings = Doctor(settings).examine()
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
     if as_json:
-        emit(ExaminationDocument.of_findings(without_password(settings.redis_url), findings))
+        emit(Examination.of(without_password(settings.redis_url), findings))
     else:
         _show(findings)
         parts = [count_of(counts[level], str(level)) for level in (Level.PROBLEM, Level.WARNING)]

@@ -15,7 +15,7 @@ from unstuck.cli.options import AsJson
 from unstuck.cli.render.terminal import clock, emit, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.notice import Notice
-from unstuck.documents.fleet_documents import NoticesDocument
+from unstuck.documents.envelopes import NoticeList
 from unstuck.exits import ExitCode
 from unstuck.tasks.identity import user_here
 from unstuck.views.words import one_line
@@ -105,7 +105,7 @@ def list_notices(
             connection.client.notices.sent(limit),
         )
     if as_json:
-        emit(NoticesDocument(waiting=waiting, sent=sent))
+        emit(NoticeList(waiting, sent))
         return
     if not (waiting or sent):
         stderr.print("No notices.")

@@ -22,7 +22,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from unstuck.documents.document import json_text
+from unstuck.documents.json_text import json_text
 from unstuck.graph.status_marks import MARKS
 from unstuck.tasks.terminal_text import printable
 

@@ -13,8 +13,8 @@ from unstuck.cli.options import By, Params, TakeOver, read_spec
 from unstuck.cli.render.terminal import emit, for_people, stdout, warn
 from unstuck.client.client import Client
 from unstuck.coordinator.store.answers import Submitted
-from unstuck.documents.document import plain
-from unstuck.documents.job_documents import SubmittedDocument
+from unstuck.documents.envelopes import SubmitAnswer
+from unstuck.documents.json_text import plain
 from unstuck.exits import ExitCode
 from unstuck.views.dataset_views import warehouse_at
 
@@ -60,7 +60,7 @@ def submit(
         if wait:
             code = await_end(connection.client, submitted.id, for_people(as_json))
         if as_json:
-            answer = plain(SubmittedDocument.of_submitted(submitted, job_spec.name))
+            answer = plain(SubmitAnswer.of(submitted, job_spec.name))
             emit({**answer, **plain(connection.client.show(submitted.id))} if wait else answer)
         elif not wait:
             stdout.print(

@@ -21,7 +21,7 @@ from unstuck.cli.render.terminal import emit, stdout, warn
 from unstuck.cli.specs.submit import SPEC
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.exits import ExitCode
-from unstuck.validation.validate import ValidationDocument, validate_spec
+from unstuck.validation.validate import Validation, validate_spec
 from unstuck.views.jobs.job_pictures import graph_of_plan
 from unstuck.views.words import count_of
 
@@ -58,7 +58,7 @@ def validate(
     except SpecError as error:
         if not as_json:
             raise
-        emit(ValidationDocument.of_error(error))
+        emit(Validation.of_error(error))
         raise typer.Exit(ExitCode.USAGE) from None
     if graph is not None:
         write_picture(graph_of_plan(plan), graph)

@@ -20,7 +20,7 @@ from unstuck.cli.render.terminal import clock, emit, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.publishing.streams.sources_read import sources_of
 from unstuck.coordinator.spec.problems import listed
-from unstuck.documents.dataset_documents import plain_value
+from unstuck.documents.json_text import plain_value
 from unstuck.read_model.dataset import DatasetInfo, DatasetVersion, columns_of
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse

@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from unstuck.coordinator.spec.problems import path_text
-from unstuck.documents.problem import MEDIA_TYPE, ProblemDocument
+from unstuck.documents.problem import MEDIA_TYPE, ProblemDetails, ProblemPlace
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.identity import release_here
 from unstuck.web.api.asked import problem
@@ -39,7 +39,7 @@ def api_app(state: Any) -> FastAPI:
         generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}",
         root_path_in_servers=False,
         servers=[{"url": PREFIX}],
-        responses={"default": {"model": ProblemDocument, "description": "A problem."}},
+        responses={"default": {"model": ProblemDetails, "description": "A problem."}},
         exception_handlers={
             UnstuckError: _failed,
             OSError: _failed,
@@ -76,23 +76,21 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 
 async def _failed(_: Request, error: Exception) -> Response:
     """An error that has a sentence."""
-    return problem(ProblemDocument.of_error(error))
+    return problem(ProblemDetails.of_error(error))
 
 
 async def _no_text(_: Request, error: Exception) -> Response:
     detail = (
         "the request holds half of a surrogate pair, or bytes that are no text; nothing was changed"
     )
-    return problem(ProblemDocument.of_code("REQUEST_INVALID", 422, detail))
+    return problem(ProblemDetails.of_code("REQUEST_INVALID", 422, detail))
 
 
 async def _invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    places = [
-        {"path": path_text(failure["loc"]), "message": failure["msg"]} for failure in error.errors()
-    ]
-    detail = "; ".join(f"{place['path']}: {place['message']}" for place in places)
-    return problem(ProblemDocument.of_code("REQUEST_INVALID", 422, detail, places))
+    places = [ProblemPlace(path_text(failure["loc"]), failure["msg"]) for failure in error.errors()]
+    detail = "; ".join(f"{place.path}: {place.message}" for place in places)
+    return problem(ProblemDetails.of_code("REQUEST_INVALID", 422, detail, places))
 
 
 async def _not_served(_: Request, error: Exception) -> Response:
@@ -110,7 +108,7 @@ def not_served(error: AnyHTTPException) -> Response:
         if error.status_code == 403
         else f"there is no such route; {PREFIX}/openapi.json has them all"
     )
-    document = ProblemDocument.of_code(
+    document = ProblemDetails.of_code(
         codes.get(error.status_code, "REQUEST_INVALID"), error.status_code, str(detail)
     )
     return problem(document, error.headers)
@@ -118,4 +116,4 @@ def not_served(error: AnyHTTPException) -> Response:
 
 async def _bug(request: Request, error: Exception) -> Response:
     log.error("the API could not answer %s", request.url.path)
-    return problem(ProblemDocument.of_error(error))
+    return problem(ProblemDetails.of_error(error))

@@ -17,8 +17,8 @@ from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.spec.job_params import UnparsedText
 from unstuck.coordinator.spec.problems import SpecError, Written
 from unstuck.coordinator.spec.text import read_bytes, written_in
-from unstuck.documents.document import json_text
-from unstuck.documents.problem import MEDIA_TYPE, ProblemDocument
+from unstuck.documents.json_text import json_text
+from unstuck.documents.problem import MEDIA_TYPE, ProblemDetails
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.views.dataset_views import check_there, warehouse_at
@@ -174,10 +174,10 @@ TAKE_OVER = "Publish also datasets that another job owns, and own them from then
 
 def refused(text: str) -> Response:
     """The answer to a command that the state of its subject does not allow."""
-    document = ProblemDocument.of_code("REFUSED", 409, text)
+    document = ProblemDetails.of_code("REFUSED", 409, text)
     return problem(document)
 
 
-def problem(document: ProblemDocument, headers: Mapping[str, str] | None = None) -> Response:
+def problem(document: ProblemDetails, headers: Mapping[str, str] | None = None) -> Response:
     text = json_text(document).encode(errors="replace")
     return Response(text, document.status, dict(headers or {}), MEDIA_TYPE)

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from unstuck.coordinator.command_table import COMMANDS, Answer, Argument, Command, TargetKind
 from unstuck.coordinator.spec.model import Spec
-from unstuck.documents.command_answers import DOCUMENTS, give
-from unstuck.documents.document import AnswerDocument
+from unstuck.documents.command_answers import ANSWERS, CommandAnswer, give
 from unstuck.web.api.asked import Ask, Asked, By, Job, Reason, refused
 
 PATHS: dict[TargetKind, tuple[str, str]] = {
@@ -25,6 +24,7 @@ PATHS: dict[TargetKind, tuple[str, str]] = {
     TargetKind.STREAM: ("datasets", "/streams/{name}"),
     TargetKind.POOL: ("fleet", "/pools/{pool}"),
     TargetKind.DEAD_LETTER: ("fleet", "/dead/{letter}"),
+    TargetKind.PROBLEM: ("fleet", "/problems/{problem:path}"),
 }
 # What the API reads in another way than the command line.
 _KINDS: dict[Any, Any] = {
@@ -69,18 +69,23 @@ def _add(router: APIRouter, path: str, command: Command) -> None:
         return refused(done.text) if done.answer == Answer.REFUSED else ask.answer(done)
 
     is_job = command.target in (TargetKind.JOB, TargetKind.GROUP)
-    subject = Job if is_job else Annotated[str, Path(alias=path.rpartition("{")[2].rstrip("}"))]
+    subject = Job if is_job else Annotated[str, Path(alias=_parameter_of(path))]
     endpoint.__annotations__ |= {"subject": subject, "body": body}
     if not command.single:
         endpoint.__defaults__ = (body(),)
     endpoint.__doc__ = f"{command.help}\n\nAs `{' '.join(command.words)} --json`."
     route = f"{path}/{command.name}"
-    router.post(route, response_model=DOCUMENTS[command.target], name=command.method)(endpoint)
+    router.post(route, response_model=ANSWERS[command.target], name=command.method)(endpoint)
+
+
+def _parameter_of(path: str) -> str:
+    """Return the name of the parameter of a path: ``letter`` of ``/dead/{letter}``."""
+    return path.rpartition("{")[2].rstrip("}").partition(":")[0]
 
 
 def _bounded(
-    ask: Asked, command: Command, subject: str, act: Callable[[], AnswerDocument]
-) -> AnswerDocument:
+    ask: Asked, command: Command, subject: str, act: Callable[[], CommandAnswer]
+) -> CommandAnswer:
     """Return the answer of ``act``, within a time if it asks the warehouse, which may hang."""
     if command.target not in (TargetKind.DATASET, TargetKind.STREAM):
         return act()

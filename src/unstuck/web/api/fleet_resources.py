@@ -12,10 +12,7 @@ from unstuck.coordinator.model.fleet import FleetView, PoolView
 from unstuck.coordinator.publishing.streams.sources_read import SourceRead, sources_of
 from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.examine import Doctor
-from unstuck.documents.fleet_documents import (
-    ExaminationDocument,
-    NoticesDocument,
-)
+from unstuck.documents.envelopes import Examination, NoticeList
 from unstuck.read_model.dataset import DatasetInfo, DatasetVersion
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.warehouse.log import Warehouse
@@ -38,14 +35,14 @@ def show_fleet(ask: Ask) -> Response:
     return ask.answer(ask.client.fleet())
 
 
-@fleet.get("/doctor", response_model=ExaminationDocument)
+@fleet.get("/doctor", response_model=Examination)
 def examine(ask: Ask) -> Response:
     """The findings about the installation: as `unstuck doctor --json`, seen from the host of the
     page.
     """
     doctor: Doctor = ask.request.app.state.doctor
     place = without_password(ask.client.settings.redis_url)
-    return ask.answer(ExaminationDocument.of_findings(place, doctor.examine(EXAMINED_FOR)))
+    return ask.answer(Examination.of(place, doctor.examine(EXAMINED_FOR)))
 
 
 @fleet.get("/pools", response_model=list[PoolView])
@@ -54,15 +51,11 @@ def pools(ask: Ask) -> Response:
     return ask.answer(ask.client.pools.all())
 
 
-@fleet.get("/notices", response_model=NoticesDocument)
+@fleet.get("/notices", response_model=NoticeList)
 def notices(ask: Ask, limit: Limit = 100) -> Response:
     """The notices that wait, and those that were sent: as `unstuck notify list --json`."""
     outbox = ask.client.notices
-    return ask.answer(
-        NoticesDocument.model_validate(
-            {"waiting": outbox.waiting(limit), "sent": outbox.sent(limit)}
-        )
-    )
+    return ask.answer(NoticeList(outbox.waiting(limit), outbox.sent(limit)))
 
 
 @fleet.get("/dead", response_model=list[DeadLetter])

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, WithJsonSchema
 
 from unstuck.client.now import Snapshot
 from unstuck.client.waits import waits_of
@@ -20,14 +20,13 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.problems.problem import Problem
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError
-from unstuck.documents.job_documents import SubmittedDocument
-from unstuck.documents.now_documents import NowDocument
+from unstuck.documents.envelopes import NowAnswer, SubmitAnswer
 from unstuck.graph.svg import on_paper
 from unstuck.read_model.event import EventInfo
 from unstuck.read_model.job import JobInfo, json_of_list
 from unstuck.read_model.log_line import LogLine
 from unstuck.tasks.duration import since_time
-from unstuck.validation.validate import ValidationDocument, validate_spec
+from unstuck.validation.validate import Validation, validate_spec
 from unstuck.views.jobs.job_logs import MOST_READ, find_logs, tail_of
 from unstuck.views.jobs.job_pictures import graph_of_job
 from unstuck.web.api.asked import (
@@ -91,31 +90,16 @@ def late_jobs(ask: Ask) -> Response:
     return ask.answer(ask.client.late_jobs())
 
 
-@jobs.get("/now", response_model=NowDocument)
+@jobs.get("/now", response_model=NowAnswer)
 def now(ask: Ask) -> Response:
     """The current problems, the running jobs, and the jobs that ended in the last day: as `unstuck
     now --json`.
     """
     snapshot, waits = Snapshot.of(ask.client).explained(ask.client)
-    return ask.answer(NowDocument.of_snapshot(snapshot, waits))
+    return ask.answer(NowAnswer.of(snapshot, waits))
 
 
-class AcknowledgeBody(BaseModel):
-    """The problem that is acknowledged."""
-
-    problem: str = Field(description="Its id, as KIND/NAME/CODE.")
-    reason: str = Field("", description="Why, for people.")
-    by: str | None = Field(None, description="Who acknowledges it.")
-
-
-@jobs.post("/problems/acknowledge", response_model=Problem)
-def acknowledge(ask: Ask, body: AcknowledgeBody) -> Response:
-    """Acknowledge a problem until it changes: as `unstuck ack PROBLEM --json`."""
-    done = ask.client.acknowledge(body.problem, reason=body.reason, by=ask.by(body.by))
-    return ask.answer(done)
-
-
-@jobs.post("/jobs", response_model=SubmittedDocument, status_code=201, openapi_extra=SPEC_BODY)
+@jobs.post("/jobs", response_model=SubmitAnswer, status_code=201, openapi_extra=SPEC_BODY)
 def submit(
     ask: Ask,
     spec: Spec,
@@ -138,12 +122,12 @@ def submit(
         how: dict[str, Any] = {"key": key, "retry": retry, "take_over": take_over}
         done = ask.client.submit(job, **how, by=ask.by(by)).submitted
         fresh = done.new or bool(done.retried)
-        return ask.answer(SubmittedDocument.of_submitted(done, job.name), 201 if fresh else 200)
+        return ask.answer(SubmitAnswer.of(done, job.name), 201 if fresh else 200)
 
     return with_places(spec, act)
 
 
-@jobs.post("/validate", response_model=ValidationDocument, openapi_extra=SPEC_BODY)
+@jobs.post("/validate", response_model=Validation, openapi_extra=SPEC_BODY)
 async def validate(
     ask: Ask,
     sent: SentSpec,
@@ -157,11 +141,11 @@ async def validate(
     """
     values = params_of(param) if param else None
 
-    def act() -> ValidationDocument:
+    def act() -> Validation:
         try:
             return validate_spec(sent.written(), values, ask.client.settings)[1]
         except SpecError as error:
-            return ValidationDocument.of_error(error)
+            return Validation.of_error(error)
 
     return ask.answer(await to_thread.run_sync(act, limiter=_ONE_PARSER))
 

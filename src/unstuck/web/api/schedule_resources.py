@@ -7,15 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from unstuck.coordinator.command_table import Answer
-from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
+from unstuck.coordinator.schedules.explain import ScheduleExplanation
+from unstuck.coordinator.schedules.schedule_result import ScheduleResult
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.documents.schedule_documents import (
-    ScheduleAnswerDocument,
-    ScheduleDocument,
-    ScheduleExplanationDocument,
-    TickDocument,
-    WholeScheduleDocument,
-)
+from unstuck.read_model.schedule import ScheduleInfo, TickInfo, json_of_schedules
 from unstuck.web.api.asked import (
     SPEC_BODY,
     TAKE_OVER,
@@ -30,15 +25,16 @@ from unstuck.web.api.asked import (
 )
 
 schedules = APIRouter(tags=["schedules"])
+JOBS_SHOWN = 10  # of the last runs of one schedule
 
 
-@schedules.get("/schedules", response_model=list[ScheduleDocument])
+@schedules.get("/schedules", response_model=list[ScheduleInfo])
 def list_schedules(ask: Ask) -> Response:
     """The schedules: as `unstuck schedule list --json`."""
-    return ask.answer([ScheduleDocument.of_view(view) for view in ask.client.schedules.all()])
+    return ask.answer(json_of_schedules(ask.client.schedules.all()))
 
 
-@schedules.post("/schedules", response_model=ScheduleAnswerDocument, openapi_extra=SPEC_BODY)
+@schedules.post("/schedules", response_model=ScheduleResult, openapi_extra=SPEC_BODY)
 def set_schedule(
     ask: Ask,
     spec: Spec,
@@ -57,7 +53,7 @@ def set_schedule(
     return _answer(ask, with_places(spec, act))
 
 
-@schedules.get("/schedules/{name}", response_model=WholeScheduleDocument)
+@schedules.get("/schedules/{name}", response_model=ScheduleInfo)
 def show(
     ask: Ask,
     name: str,
@@ -71,28 +67,24 @@ def show(
     """One schedule, its next ticks, its last runs and events: as `unstuck schedule show NAME
     --json`.
     """
-    client = ask.client.schedules
-    view = client.show(name)
-    return ask.answer(
-        WholeScheduleDocument.of_all(view, count, client.runs(name, 10), client.events(name, most))
-    )
+    return ask.answer(ask.client.schedules.show(name, ticks=count, jobs=JOBS_SHOWN, events=most))
 
 
-@schedules.get("/schedules/{name}/why", response_model=ScheduleExplanationDocument)
+@schedules.get("/schedules/{name}/why", response_model=ScheduleExplanation)
 def why(ask: Ask, name: str) -> Response:
     """The explanation of where a schedule stands, and of what would help: as `unstuck schedule why
     NAME --json`.
     """
-    return ask.answer(ScheduleExplanationDocument.of_explanation(ask.client.schedules.why(name)))
+    return ask.answer(ask.client.schedules.why(name))
 
 
 @schedules.get("/schedules/{name}/spec", response_model=dict[str, Any])
 def spec_of(ask: Ask, name: str) -> Response:
     """The job spec that it repeats: as `unstuck schedule export NAME`, in JSON."""
-    return ask.answer(ask.client.schedules.show(name).spec())
+    return ask.answer(ask.client.schedules.written(name))
 
 
-@schedules.get("/schedules/{name}/ticks", response_model=list[TickDocument])
+@schedules.get("/schedules/{name}/ticks", response_model=list[TickInfo])
 def ticks(
     ask: Ask,
     name: str,
@@ -105,12 +97,8 @@ def ticks(
     Changes nothing.
     """
     planned_ticks = ask.client.schedules.backfill_ticks(name, first, last, backwards=backwards)
-    return ask.answer([TickDocument.of_tick(tick) for tick in planned_ticks])
+    return ask.answer(planned_ticks)
 
 
 def _answer(ask: Asked, done: ScheduleResult) -> Response:
-    return (
-        refused(done.text)
-        if done.answer is Answer.REFUSED
-        else ask.answer(ScheduleAnswerDocument.of_result(done))
-    )
+    return refused(done.text) if done.answer is Answer.REFUSED else ask.answer(done)

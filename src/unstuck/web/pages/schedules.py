@@ -17,10 +17,10 @@ from starlette.routing import Route
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
-from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.graph.run_strip import StripRun, run_strip
 from unstuck.graph.svg import Svg
 from unstuck.read_model.job import JobInfo
+from unstuck.read_model.schedule import ScheduleInfo
 from unstuck.tasks.duration import format_duration
 from unstuck.views.dataset_views import Datasets, SourcePutAside
 from unstuck.web.actions import schedule_actions
@@ -39,23 +39,17 @@ _ORDER = (ScheduleStatus.HALTED, ScheduleStatus.RETRYING)
 class ScheduleRow:
     """One line of the list. ``backlog``: in words; ``strip``: its last runs."""
 
-    view: ScheduleView
+    schedule: ScheduleInfo
     backlog: str
     strip: Svg
-    next_at: float | None
 
 
 def schedules(request: Request) -> Response:
     client = client_of(request).schedules
-    views, damaged = client.all_and_unreadable()
-    part = part_of(in_order(views), request.query_params, MOST, lambda view: view.schedule.name)
-    runs = client.runs_of([view.schedule.name for view in part.items], STRIP)
-    etag_data = [
-        [(view.schedule, view.backlog, view.waits) for view in part.items],
-        runs,
-        part.matches,
-        damaged,
-    ]
+    readable, damaged = client.all_and_unreadable()
+    part = part_of(in_order(readable), request.query_params, MOST, lambda info: info.name)
+    runs = client.runs_of([info.name for info in part.items], STRIP)
+    etag_data = [part.items, runs, part.matches, damaged]
     return page(
         request,
         "schedules.html",
@@ -67,36 +61,35 @@ def schedules(request: Request) -> Response:
 
 
 def _rows(
-    views: Sequence[ScheduleView], runs: Mapping[str, Sequence[JobInfo]]
+    infos: Sequence[ScheduleInfo], runs: Mapping[str, Sequence[JobInfo]]
 ) -> Iterator[ScheduleRow]:
     """The lines, drawn one by one: a page that has not changed is not drawn."""
-    for view in views:
-        yield row_of(view, runs[view.schedule.name], linked=False)
+    for info in infos:
+        yield row_of(info, runs[info.name], linked=False)
 
 
-def in_order(views: Sequence[ScheduleView]) -> list[ScheduleView]:
-    """Those first that are not well, those last that have ended, and else by name."""
+def in_order(schedules: Sequence[ScheduleInfo]) -> list[ScheduleInfo]:
+    """Return unhealthy schedules first and ended ones last, each kind by name."""
 
-    def rank(view: ScheduleView) -> tuple[int, str]:
-        record = view.schedule
-        if record.status.terminal:
-            return 4, record.name
-        if record.status in _ORDER:
-            return _ORDER.index(record.status), record.name
-        return 2 if record.failures or record.trouble else 3, record.name
+    def rank(info: ScheduleInfo) -> tuple[int, str]:
+        if info.status.terminal:
+            return 4, info.name
+        if info.status in _ORDER:
+            return _ORDER.index(info.status), info.name
+        return 2 if info.failures or info.trouble else 3, info.name
 
-    return sorted(views, key=rank)
+    return sorted(schedules, key=rank)
 
 
-def row_of(view: ScheduleView, runs: Sequence[JobInfo], *, linked: bool = True) -> ScheduleRow:
-    """The line of a schedule with its ``runs``, the newest first; ``linked``: each bar leads to its
-    job.
+def row_of(info: ScheduleInfo, runs: Sequence[JobInfo], *, linked: bool = True) -> ScheduleRow:
+    """Return the line of a schedule.
+
+    Args:
+        runs: its last jobs, the newest first.
+        linked: each bar links to its job.
     """
-    ticks = view.next_ticks(1)
-    strip = strip_of(view, runs, linked=linked)
-    return ScheduleRow(
-        view, backlog_text(view.backlog), strip, ticks[0].timestamp() if ticks else None
-    )
+    strip = strip_of(info, runs, linked=linked)
+    return ScheduleRow(info, backlog_text(info.backlog), strip)
 
 
 def backlog_text(backlog: Backlog | None) -> str:
@@ -111,12 +104,12 @@ def backlog_text(backlog: Backlog | None) -> str:
     return "; ".join(dict.fromkeys(sentences)) or "nothing is unread"
 
 
-def strip_of(view: ScheduleView, runs: Sequence[JobInfo], *, linked: bool) -> Svg:
+def strip_of(info: ScheduleInfo, runs: Sequence[JobInfo], *, linked: bool) -> Svg:
     """The picture of its last ``runs``, given the newest first."""
     drawn = [
         StripRun(
             job.status,
-            _told(job, view),
+            _told(job, info),
             f"/jobs/{quote(job.id, safe='')}" if linked else "",
             job.took,
         )
@@ -127,15 +120,15 @@ def strip_of(view: ScheduleView, runs: Sequence[JobInfo], *, linked: bool) -> Sv
         for word in dict.fromkeys(job.status for job in runs)
     }
     summary = ", ".join(f"{count} {word}" for word, count in counts.items()) or "none yet"
-    return run_strip(drawn[::-1], f"The last runs of {view.schedule.name}: {summary}")
+    return run_strip(drawn[::-1], f"The last runs of {info.name}: {summary}")
 
 
-def _told(job: JobInfo, view: ScheduleView) -> str:
-    since = format_duration(max(0.0, view.at - job.submitted_at))
+def _told(job: JobInfo, info: ScheduleInfo) -> str:
+    since = format_duration(max(0.0, info.at - job.submitted_at))
     lasted = "" if job.took is None else f", took {format_duration(job.took)}"
     why = f": {job.trouble}" if job.trouble else ""
     return (
-        f"{job.status} {job.id}, of {view.on_its_clock(job.tick)}, submitted {since} "
+        f"{job.status} {job.id}, of {info.on_its_clock(job.tick)}, submitted {since} "
         f"ago{lasted}{why}"
     )
 
@@ -144,22 +137,19 @@ def schedule(request: Request) -> Response:
     name = request.path_params["name"]
     client = client_of(request).schedules
     try:
-        view, why = client.show(name), client.why(name)
+        info = client.show(name, ticks=TICKS, jobs=RUNS, events=EVENTS)
+        why = client.why(name)
     except Damaged as error:
         return page(request, "error.html", status=500, title=f"Schedule {name}", text=f"{error}.")
-    runs, events = client.runs(name, RUNS), client.events(name, EVENTS)
     return page(
         request,
         "schedule.html",
-        etag_data=(view.schedule, view.backlog, why, runs, events[-1:]),
-        view=view,
+        etag_data=(info, why),
+        schedule=info,
         why=why,
-        row=row_of(view, runs),
-        ticks=[(tick.timestamp(), view.params_at(tick)) for tick in view.next_ticks(TICKS)],
-        runs=runs,
-        events=events[::-1],
-        actions=schedule_actions(view),
-        spec=yaml.safe_dump(view.spec(), sort_keys=False, allow_unicode=True),
+        strip=strip_of(info, info.jobs, linked=True),
+        actions=schedule_actions(info),
+        spec=yaml.safe_dump(client.written(name), sort_keys=False, allow_unicode=True),
     )
 
 

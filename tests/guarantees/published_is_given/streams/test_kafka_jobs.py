@@ -239,7 +239,7 @@ def test_a_schedule_runs_when_something_has_arrived_in_a_topic(topic: Topic) -> 
     topic.client.schedules.set({**topic.spec(), "schedule": {"every": "1s", "only_if": "arrived"}})
 
     def quiet(*ids: int) -> bool:
-        found = topic.client.schedules.show("load").schedule.quiet
+        found = topic.client.schedules.show("load").quiet
         return (
             topic.version > 0 and topic.ids() == [*ids] and found is not None and found.count >= 1
         )
@@ -272,11 +272,11 @@ def test_a_schedule_tries_again_what_may_mend_and_halts_at_what_does_not(
     topic.client.schedules.set({**topic.spec(**events), "name": name, "schedule": {"every": "1s"}})
     try:
         wait_until(
-            lambda: topic.client.schedules.show(name).schedule.status == status,
+            lambda: topic.client.schedules.show(name).status == status,
             60,
             "a run to have failed",
         )
-        error = topic.client.schedules.show(name).schedule.last_error
+        error = topic.client.schedules.show(name).last_error
         assert error is not None
         assert error.code == code
         assert topic.version == 0

@@ -276,11 +276,9 @@ def test_too_many_rejected_rows_in_the_last_runs_halt_a_schedule_before_anything
     load.load(budget, on_bad_file="skip")  # half of it, and one of four in both runs
     load.arrive(c__csv="id,name\n5,eva\n", bad__csv="id,name\nx,fay\n")
     schedules, spec = load.client.schedules, load.spec(budget, on_bad_file="skip")
-    name = schedules.set(spec | {"schedule": {"every": "2s"}}).schedule.name
-    wait_until(
-        lambda: schedules.show(name).schedule.status is ScheduleStatus.HALTED, 60, "the halt"
-    )
-    error = schedules.show(name).schedule.last_error
+    name = schedules.set(spec | {"schedule": {"every": "2s"}}).target
+    wait_until(lambda: schedules.show(name).status is ScheduleStatus.HALTED, 60, "the halt")
+    error = schedules.show(name).last_error
     assert error is not None
     assert error.code == "TOO_MANY_REJECTED_ROWS"
     assert (
@@ -291,9 +289,7 @@ def test_too_many_rejected_rows_in_the_last_runs_halt_a_schedule_before_anything
 
     load.arrive(bad__csv="id,name\n6,fay\n")
     schedules.resume(name)
-    wait_until(
-        lambda: schedules.show(name).schedule.last_success, 60, "the run after the file was mended"
-    )
+    wait_until(lambda: schedules.show(name).last_success, 60, "the run after the file was mended")
     assert [row["id"] for row in load.rows()] == [1, 2, 3, 5, 6]
 
 
@@ -323,7 +319,7 @@ def test_a_run_that_another_publisher_of_its_stream_has_overtaken_is_tried_again
     wait_until(lambda: "written" in seen.read_text(), 60, "what the attempt has read")
     load.client.skip_file("loads", "c.csv")
     gate.unlink()
-    done = wait_until(lambda: schedules.show(name).schedule.last_success, 60, "the next try")
+    done = wait_until(lambda: schedules.show(name).last_success, 60, "the next try")
     assert done.job != run.id
     assert [event["code"] for event in schedules.events(name) if event["kind"] == "RUN_FAILED"] == [
         "STREAM_MOVED"
@@ -338,7 +334,7 @@ def test_a_full_folder_is_loaded_by_runs_of_a_bounded_size_that_follow_at_once(l
         os.utime(load.home / "in" / f"{9 - n}.csv", (n, n))
     schedules, spec = load.client.schedules, load.spec(max_files_per_run=2)
     spec["schedule"] = {"every": "1d", "only_if": "arrived"}
-    name = schedules.set(spec).schedule.name
+    name = schedules.set(spec).target
     schedules.run(name)
     wait_until(
         lambda: load.warehouse.head() == 3, 60, "three versions, of which a person asked for one"
@@ -352,7 +348,7 @@ def test_a_full_folder_is_loaded_by_runs_of_a_bounded_size_that_follow_at_once(l
         ["6.csv", "7.csv"],
         ["8.csv", "9.csv"],
     ]
-    assert schedules.show(name).schedule.last_success
+    assert schedules.show(name).last_success
 
 
 @pytest.mark.variant

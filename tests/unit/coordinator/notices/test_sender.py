@@ -166,9 +166,9 @@ def test_what_an_hour_of_tries_could_not_send_is_a_dead_letter_with_its_reason_a
     assert fleet.outbox.waiting() == []
     letters = DeadLetters(fleet.client, KEYS)
     ops.answer, first = status(200), letters.all()[0]
-    assert letters.replay(first.id, by="tester").word is DeadLetterAnswer.REPLAYED
-    assert letters.replay(first.id, by="tester").word is DeadLetterAnswer.ALREADY
-    assert letters.drop(letters.all()[0].id, by="tester").word is DeadLetterAnswer.DROPPED
+    assert letters.replay(first.id, by="tester").answer is DeadLetterAnswer.REPLAYED
+    assert letters.replay(first.id, by="tester").answer is DeadLetterAnswer.ALREADY
+    assert letters.drop(letters.all()[0].id, by="tester").answer is DeadLetterAnswer.DROPPED
     fleet.clock.now += 200
     assert sender.send_next("ops") is TryEnd.SENT
     assert [one.notice.id for one in fleet.outbox.sent()] == [first.fields["id"]]

@@ -96,9 +96,9 @@ def test_a_version_with_other_columns_stands_again_with_its_own(nightly: Restore
 
 
 def test_a_dataset_that_stands_so_already_is_left_as_it_is(nightly: Restorer) -> None:
-    assert nightly.restore(2) == Restored(2, False, 17, 3)
+    assert nightly.restore(2) == Restored("flights", 2, False, 17, 3)
     nightly.restore(1)
-    assert nightly.restore(1) == Restored(3, False, 18, 2)
+    assert nightly.restore(1) == Restored("flights", 3, False, 18, 2)
     assert nightly.restore(2).version == 4
     assert nightly.stands == (4, 17)
 

@@ -27,7 +27,7 @@ from unstuck.coordinator.schedules.decide_schedule import TERM, ScheduleDecision
 from unstuck.coordinator.schedules.explain import explain_schedule
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_commands import JUDGES, command, set_again
-from unstuck.coordinator.schedules.schedule_view import view_of
+from unstuck.coordinator.schedules.schedule_state import state_of
 from unstuck.coordinator.schedules.steps import CLOCKS_DIFFER, NOT_READ, LogSeen, policy_of
 from unstuck.coordinator.schedules.submission import not_submitted, nothing_new, submitted
 from unstuck.coordinator.schedules.trigger import start_delay
@@ -105,7 +105,7 @@ def published(seconds: float) -> LogSeen:
 def test_a_tick_whose_package_is_in_the_log_is_done_and_not_skipped() -> None:
     unread = decide(record(), {}, T0 + 301, log=NOT_READ)
     assert (unread.record.cursor, unread.events, unread.read_log_since) == (T0, (), T0 + 60)
-    assert "4 ticks skipped" in view_of(unread.record, T0 + 301, None).waits
+    assert "4 ticks skipped" in state_of(unread.record, T0 + 301, None).waits
     decision = decide(unread.record, {}, T0 + 301, log=published(120))
     skipped, done, others = decision.events
     assert skipped["text"].startswith(f"1 tick skipped, {tick_text(T0 + 60)}:")
@@ -152,7 +152,7 @@ def test_a_run_that_has_left_something_is_followed_by_another_at_once_beside_the
     play.ends(Status.FINISHED, 70.25, left=3)
     play.ends(Status.FINISHED, 71.5, left=1)
     assert (play.submitted, play.status) == ([key(60), key(70.25), key(71.5)], "RUNNING")
-    told = explain_schedule(view_of(play.record, T0 + 72, None), AT_WORK, {})
+    told = explain_schedule(state_of(play.record, T0 + 72, None), AT_WORK, {})
     assert "1 files or offsets, beyond the bound" in " ".join(fact.text for fact in told.facts)
     play.ends(Status.FINISHED, 72)
     assert (play.status, play.due, play.skipped()) == ("WAITING", T0 + 120, [])
@@ -627,7 +627,7 @@ def test_a_run_after_a_dataset_waits_for_its_jitter_however_long_that_is() -> No
     waiting = after(published, 10, start)
     assert waiting.submits(T0 + 10) == []
     assert waiting.due == T0 + 9 + delay
-    view = view_of(waiting.record, T0 + 10, None, published)
+    view = state_of(waiting.record, T0 + 10, None, published)
     assert view.waits == "a is new, and it begins a little later"
     assert after(published, 8 + delay, waiting.record).submits(T0 + 8 + delay) == []
     begun = after(published, 9 + delay, waiting.record)
@@ -801,7 +801,7 @@ def test_a_schedule_says_that_the_clock_was_set_back_since_its_last_tick() -> No
     play.at(86400)
     play.ends(Status.FINISHED, 86401)
     play.at(120)
-    told = view_of(play.record, play.now, None).waits
+    told = state_of(play.record, play.now, None).waits
     assert told.startswith(
         f"the clock was set back: {tick_text(T0 + 86400)}, up to which ticks were decided, "
     )

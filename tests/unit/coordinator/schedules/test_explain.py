@@ -14,7 +14,7 @@ from unstuck.coordinator.model.schedule_record import Run, ScheduleStatus
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.decide_schedule import settled
 from unstuck.coordinator.schedules.explain import ScheduleExplanation, explain_schedule
-from unstuck.coordinator.schedules.schedule_view import view_of
+from unstuck.coordinator.schedules.schedule_state import state_of
 
 HELPS = {
     "WAITING": "",
@@ -28,7 +28,9 @@ HELPS = {
 
 
 def explained(play: Play, idle: Idle = AT_WORK) -> tuple[ScheduleExplanation, dict[str, str]]:
-    found = explain_schedule(view_of(play.record, play.now, None), idle, {"j": "no runner listens"})
+    found = explain_schedule(
+        state_of(play.record, play.now, None), idle, {"j": "no runner listens"}
+    )
     return found, {fact.what: fact.text for fact in found.facts}
 
 
@@ -86,7 +88,7 @@ def test_a_schedule_that_nobody_looks_at_says_so() -> None:
 def test_next_ticks_are_shown_of_a_schedule_that_goes_on_by_itself_alone(
     status: ScheduleStatus,
 ) -> None:
-    ticks = view_of(settled(STANDS[status], T0), T0, None).next_ticks(2)
+    ticks = state_of(settled(STANDS[status], T0), T0, None).next_ticks(2)
     assert len(ticks) == (2 if status in ("WAITING", "RUNNING", "RETRYING") else 0)
 
 

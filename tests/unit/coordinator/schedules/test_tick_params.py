@@ -9,10 +9,11 @@ import pytest
 
 from tests.support.jobs.specs import minimal
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
-from unstuck.coordinator.schedules.schedule_view import view_of
+from unstuck.coordinator.schedules.schedule_state import state_of
 from unstuck.coordinator.schedules.tick_params import run_spec
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
+from unstuck.read_model.schedule import ScheduleInfo
 
 NIGHTLY = {"cron": "30 0 * * *", "zone": "Europe/Berlin"}
 TICK = datetime.fromisoformat("2026-11-26T23:30Z")
@@ -77,8 +78,8 @@ def test_the_parameters_of_a_tick_have_the_offset_of_its_hour_on_the_night_of_a_
         "folder": folder,
     }
     policy = ScheduleSpec.model_validate(HOURLY).model_dump_json(exclude_unset=True)
-    view = view_of(ScheduleRecord("s", "c", "{}", policy, "/w"), 0.0, None)
-    assert view.on_its_clock(tick) == at.replace("T", " ")
+    state = state_of(ScheduleRecord("s", "c", "{}", policy, "/w"), 0.0, None)
+    assert ScheduleInfo.of(state).on_its_clock(tick) == at.replace("T", " ")
 
 
 def test_a_job_that_is_no_run_of_its_schedule_needs_values_where_a_tick_would_give_them() -> None:

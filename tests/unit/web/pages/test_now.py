@@ -37,6 +37,7 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.views.installation import MAX_PROBLEMS_PER_KIND
+from unstuck.web.actions import problem_actions
 
 ALONE = {"name": "load", "retry": {"max": 0}}
 
@@ -318,8 +319,10 @@ def test_an_acknowledgement_that_cannot_be_read_hides_nothing(
 
 def test_a_problem_is_acknowledged_from_the_page(browser: TestClient, hand: ByHand) -> None:
     (problem,) = hand.client.problems()
-    form = {"problem": problem.id, "reason": "it starts soon", "once": "a"}
-    browser.post("/problems/acknowledge", data=form, headers={"origin": str(browser.base_url)})
+    (action,) = problem_actions(problem)
+    form, origin = {"reason": "it starts soon", "once": "a"}, {"origin": str(browser.base_url)}
+    answer = browser.post(action.href, data=form, headers=origin)
+    assert (action.label, answer.headers["location"][:2]) == ("Acknowledge", "/?")
     assert "it starts soon] No coordinator is heard of" in lines(browser)
 
 
@@ -379,16 +382,15 @@ def test_a_queue_whose_runners_are_all_at_work_is_told_once_its_work_has_waited(
     assert (told(300.0), told(5.0)) == (["light"], [])
 
 
-def test_the_jobs_of_the_last_day_are_folded_by_name(hand: ByHand) -> None:
+def test_the_jobs_of_the_last_day_are_folded_by_name() -> None:
     jobs = [listed(n, Status.FINISHED) for n in range(5)] + [
         listed(9, Status.FAILED),
         listed(7, Status.RUNNING),
     ]
     jobs += [listed(8, Status.CANCELED, "other"), listed(-100_000, Status.FINISHED, "old")]
-    state = InstallationState(fleet_of_runners(hand, at=1_000_010.0))
-    night, other = Snapshot(state, (), (), jobs).ended
-    assert (night.job.id, dict(night.counts)) == ("job9", {Status.FINISHED: 5, Status.FAILED: 1})
-    assert (other.job.name, dict(other.counts)) == ("other", {Status.CANCELED: 1})
+    night, other = Snapshot(1_000_010.0, (), (), (), jobs).ended
+    assert (night.job, dict(night.counts)) == ("job9", {Status.FINISHED: 5, Status.FAILED: 1})
+    assert (other.name, dict(other.counts)) == ("other", {Status.CANCELED: 1})
 
 
 def test_the_screen_asks_a_fixed_number_of_questions_however_many_jobs_there_are(

@@ -11,7 +11,8 @@ from tests.unit.coordinator.schedules.test_decide_schedule import STANDS, T0
 from unstuck.coordinator.model.fleet import FleetView
 from unstuck.coordinator.model.schedule_record import RunFailure, ScheduleStatus
 from unstuck.coordinator.schedules.decide_schedule import settled
-from unstuck.coordinator.schedules.schedule_view import ScheduleView, view_of
+from unstuck.coordinator.schedules.schedule_state import state_of
+from unstuck.read_model.schedule import ScheduleInfo
 from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.warehouse.marker import DataFile
 from unstuck.web.pages.datasets import PartitionRow, partitions_of
@@ -67,10 +68,11 @@ def fleet_of(*runners: RunnerStatus) -> FleetView:
     return FleetView(at=T0, runners=runners, coordinators=(), queues=(), swept_at=T0)
 
 
-def schedule(name: str, status: ScheduleStatus, **more: Any) -> ScheduleView:
-    view = view_of(settled(replace(STANDS[status], name=name, **more), T0), T0, None)
-    assert view.schedule.status is status
-    return view
+def schedule(name: str, status: ScheduleStatus, **more: Any) -> ScheduleInfo:
+    record = replace(STANDS[status], name=name, policy="{}", spec="{}", **more)
+    info = ScheduleInfo.of(state_of(settled(record, T0), T0, None))
+    assert info.status is status
+    return info
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -87,5 +89,5 @@ def test_schedules_that_are_not_well_come_first_and_ended_ones_last_whatever_the
         schedule("e_trouble", ScheduleStatus.PAUSED, **failed),
         schedule("f_halted", ScheduleStatus.HALTED),
     ]
-    order = [view.schedule.name[0] for view in in_order(views[::-1] if turned else views)]
+    order = [info.name[0] for info in in_order(views[::-1] if turned else views)]
     assert order == ["f", "c", "e", "b", "a", "d"]
