@@ -151,7 +151,7 @@ def _answer(content: dict[str, Any]) -> str:
 
 def _document(name: str, schema: dict[str, Any]) -> Iterator[str]:
     yield f"### {name}"
-    if "description" in schema and "Attributes:" not in schema["description"]:
+    if "description" in schema:
         yield " ".join(schema["description"].replace("``", "`").split())
     if "enum" in schema:
         yield "One of " + ", ".join(f"`{one}`" for one in schema["enum"]) + "."

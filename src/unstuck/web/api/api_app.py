@@ -18,6 +18,7 @@ from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.identity import release_here
 from unstuck.web.api.asked import problem
 from unstuck.web.api.command_routes import command_routes
+from unstuck.web.api.field_docs import document_fields
 from unstuck.web.api.fleet_resources import datasets, fleet
 from unstuck.web.api.job_resources import jobs
 from unstuck.web.api.schedule_resources import schedules
@@ -57,7 +58,7 @@ def api_app(state: Any) -> FastAPI:
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    """The document of FastAPI, with the media type of problems."""
+    """The document of FastAPI, with the media type of problems and the docs of fields."""
     if app.openapi_schema is None:
         schema = get_openapi(
             title=app.title,
@@ -70,6 +71,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             for operation in path_item.values():
                 content = operation["responses"]["default"]["content"]
                 operation["responses"]["default"]["content"] = {MEDIA_TYPE: content.popitem()[1]}
+        document_fields(schema["components"]["schemas"])
         app.openapi_schema = schema
     return app.openapi_schema
 

@@ -1,0 +1,32 @@
+"""Each field of an answer has a description in OpenAPI, from the docstring of its type."""
+
+from __future__ import annotations
+
+from scripts import http_api_page
+from unstuck.web.api.field_docs import document_fields
+
+
+def test_each_field_that_the_api_answers_or_takes_has_a_description() -> None:
+    schemas = http_api_page.document()["components"]["schemas"]
+    fields = [
+        (name, field, schema)
+        for name, each in schemas.items()
+        for field, schema in each.get("properties", {}).items()
+    ]
+    assert [(name, field) for name, field, schema in fields if not schema.get("description")] == []
+    assert len(fields) > 400
+
+
+def test_the_description_of_a_field_has_all_lines_of_its_text_and_no_type_keeps_the_list() -> None:
+    schema = {
+        "description": "A pool.\n\nAttributes:\n    name: of the\n        ``pool``.\n    slots: 1.",
+        "properties": {"name": {}, "slots": {"description": "Its own."}},
+    }
+    document_fields({"Pool": schema})
+    assert schema == {
+        "description": "A pool.",
+        "properties": {
+            "name": {"description": "Of the `pool`."},
+            "slots": {"description": "Its own."},
+        },
+    }
