@@ -69,8 +69,8 @@ class RunnerStatus(_Status):
         host: name of its host.
         pid: of the process.
         queues: that the process listens to.
-        seen: when it wrote this.
-        silent: whether ``seen`` is too long ago; set by the reader.
+        heard_at: when it wrote this.
+        silent: whether ``heard_at`` is too long ago; set by the reader.
         warehouse: its configured warehouse.
         runs_on: its versions.
     """
@@ -114,8 +114,8 @@ class CoordinatorStatus(_Status):
         host: name of its host.
         pid: of the process.
         queues: that the process listens to.
-        seen: when it wrote this.
-        silent: whether ``seen`` is too long ago; set by the reader.
+        heard_at: when it wrote this.
+        silent: whether ``heard_at`` is too long ago; set by the reader.
         warehouse: its configured warehouse.
         runs_on: its versions.
     """
