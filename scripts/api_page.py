@@ -17,17 +17,23 @@ from pydantic import BaseModel
 
 import unstuck
 from unstuck.client.schedule_client import ScheduleClient
-from unstuck.coordinator.model.fleet import PoolView
+from unstuck.coordinator.command_table import CommandOutcome
+from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.coordinator.model.fleet import FleetInfo, PoolInfo, QueueInfo
+from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.model.schedule_record import Backfill, Run
-from unstuck.coordinator.notices.outbox import Notices
+from unstuck.coordinator.notices.outbox import Notices, SentNotice, WaitingNotice
+from unstuck.coordinator.problems.problem import Problem
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.schedule_result import ScheduleResult
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.pool_store import Pools
+from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.read_model.command_result import CommandResult
 from unstuck.read_model.group import GroupInfo, Member
 from unstuck.read_model.job import JobInfo
 from unstuck.read_model.schedule import NextTick, ScheduleInfo, TickInfo
+from unstuck.tasks.protocol.process_info import CoordinatorInfo, RunnerInfo
 from unstuck.tasks.steps.context import OutputSlot
 
 HEAD = """\
@@ -66,10 +72,15 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
     ),
     "Answers of the client": (
         *(("JobInfo", JobInfo), ("GroupInfo", GroupInfo), ("Member", Member)),
-        *(("CommandResult", CommandResult), ("PoolView", PoolView)),
+        *(("CommandResult", CommandResult), ("CommandOutcome", CommandOutcome)),
+        *(("Explanation", Explanation), ("Problem", Problem)),
         *(("ScheduleInfo", ScheduleInfo), ("NextTick", NextTick), ("TickInfo", TickInfo)),
         *(("Run", Run), ("Backfill", Backfill), ("ScheduleResult", ScheduleResult)),
         ("ScheduleExplanation", ScheduleExplanation),
+        *(("FleetInfo", FleetInfo), ("QueueInfo", QueueInfo), ("PoolInfo", PoolInfo)),
+        *(("RunnerInfo", RunnerInfo), ("CoordinatorInfo", CoordinatorInfo)),
+        *(("DeadLetter", DeadLetter), ("Notice", Notice)),
+        *(("WaitingNotice", WaitingNotice), ("SentNotice", SentNotice)),
     ),
     "Steps": (("StepContext", unstuck.StepContext), ("ctx.output(name)", OutputSlot)),
     "Warehouse": (("published", unstuck.published), ("published_files", unstuck.published_files)),

@@ -17,7 +17,7 @@ from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.store.totals import MAX_NAMES
 from unstuck.metrics.scrape import Exporter
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.transport.redis_client import connect
@@ -77,7 +77,7 @@ def _fill(client: Client, store: Any, jobs: int, schedules: int) -> None:
         store.hset(
             keys.published, f"dataset-{number}@/warehouse", f"{number} {time.time():.6f} 1000"
         )
-    one = RunnerStatus(
+    one = RunnerInfo(
         id="", host="host", pid=1, worker_pid=1, queues=("light",), heard_at=0.0, idle_since=0.0
     )
     for number in range(RUNNERS):

@@ -15,7 +15,7 @@ from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.spec.fields import Scalar
 
 if TYPE_CHECKING:
-    from unstuck.tasks.protocol.process_status import RunnerStatus
+    from unstuck.tasks.protocol.process_info import RunnerInfo
     from unstuck.tasks.settings import Settings
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -83,7 +83,7 @@ class Environment:
         settings: Settings,
         now: float,
         nonce: str,
-        listening: Mapping[str, Sequence[RunnerStatus]],
+        listening: Mapping[str, Sequence[RunnerInfo]],
         **more: Any,
     ) -> Environment:
         """Return the environment by ``settings``; ``listening`` are the runners by queue."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unstuck.tasks.json_fields import OptionalTime, Time
-from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.process_info import CoordinatorInfo, RunnerInfo
 
 
 @dataclass(frozen=True, slots=True)
-class QueueView:
+class QueueInfo:
     """One queue.
 
     Attributes:
@@ -27,7 +27,7 @@ class QueueView:
 
 
 @dataclass(frozen=True, slots=True)
-class StalledView:
+class StalledProcess:
     """A worker or coordinator that received nothing more, and ended itself.
 
     Attributes:
@@ -40,7 +40,7 @@ class StalledView:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetView:
+class FleetInfo:
     """The processes of an installation; silent ones come last.
 
     Attributes:
@@ -54,14 +54,14 @@ class FleetView:
 
     at: Time
     swept_at: OptionalTime
-    runners: tuple[RunnerStatus, ...]
-    coordinators: tuple[CoordinatorStatus, ...]
-    queues: tuple[QueueView, ...]
-    stalled: tuple[StalledView, ...] = ()
+    runners: tuple[RunnerInfo, ...]
+    coordinators: tuple[CoordinatorInfo, ...]
+    queues: tuple[QueueInfo, ...]
+    stalled: tuple[StalledProcess, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class PoolView:
+class PoolInfo:
     """One pool.
 
     Attributes:

@@ -15,7 +15,7 @@ _NO_ERROR = ("RELEASED", "ALTERED")  # reasons of BACKOFF
 
 
 @dataclass(frozen=True, slots=True)
-class PastAttempt:
+class AttemptInfo:
     """One attempt. Times are seconds since the epoch, by the clock of Redis.
 
     Attributes:
@@ -55,19 +55,19 @@ class PastAttempt:
         return self.ended_as
 
 
-def attempts_of(events: Iterable[Event]) -> Iterator[PastAttempt]:
+def attempts_of(events: Iterable[Event]) -> Iterator[AttemptInfo]:
     """Yield the attempts of one group from its events, in order.
 
     After a rerun their numbers begin again.
     """
-    attempt: PastAttempt | None = None
+    attempt: AttemptInfo | None = None
     for event in events:
         at, kind = float(event["at"]), event["kind"]
         if kind == S.QUEUED:
-            attempt = PastAttempt(int(event.get("epoch", 0)), at, str(event.get("queue", "")))
+            attempt = AttemptInfo(int(event.get("epoch", 0)), at, str(event.get("queue", "")))
         elif kind == S.RUNNING:
             # The log may have lost when it was queued.
-            attempt = attempt or PastAttempt(int(event.get("epoch", 0)), at)
+            attempt = attempt or AttemptInfo(int(event.get("epoch", 0)), at)
             attempt = replace(
                 attempt, claimed_at=max(at, attempt.queued_at), worker=str(event.get("worker", ""))
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.model.fleet import FleetInfo
 from unstuck.coordinator.problems.fleet_problems import FLEET_RULES
 from unstuck.coordinator.problems.job_problems import problems_of_job
 from unstuck.coordinator.problems.problem import Limits, Problem, ProblemCode
@@ -64,7 +64,7 @@ def _with_acknowledgement(problem: Problem, state: InstallationState) -> Problem
     return replace(problem, acknowledged=entry)
 
 
-def detect_in_fleet(fleet: FleetView, limits: Limits) -> list[Problem]:
+def detect_in_fleet(fleet: FleetInfo, limits: Limits) -> list[Problem]:
     """Return the problems of the processes, queues and hosts of a fleet that has work."""
     state = InstallationState(fleet, open_jobs=1)
     return [problem for rule in FLEET_RULES for problem in rule(state, limits)]

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unstuck.coordinator.model.fleet import FleetView, PoolView, QueueView
+from unstuck.coordinator.model.fleet import FleetInfo, PoolInfo, QueueInfo
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 
 if TYPE_CHECKING:
-    from unstuck.tasks.protocol.process_status import RunnerStatus
+    from unstuck.tasks.protocol.process_info import RunnerInfo
 
 # Seconds for which a message may wait beside idle runners, where UNSTUCK_STALLED_AFTER says none.
 STALLED_AFTER = 60.0
 SHOWN = 6  # names in one sentence
 
 
-def unread_messages(view: FleetView, stalled_after: float) -> dict[str, str]:
+def unread_messages(view: FleetInfo, stalled_after: float) -> dict[str, str]:
     """Return queues with a message older than ``stalled_after`` seconds and an idle listener.
 
     Such a listener is a runner that has been idle for as long: where all runners are at work,
@@ -37,7 +37,7 @@ def unread_messages(view: FleetView, stalled_after: float) -> dict[str, str]:
     return sentences
 
 
-def _idle_listeners(view: FleetView, queue: str, term: float) -> str:
+def _idle_listeners(view: FleetInfo, queue: str, term: float) -> str:
     """Name the listeners of a queue that should take its messages; empty if there are none."""
     if queue == CONTROL_QUEUE:
         live = [f"{each.host}:{each.pid}" for each in view.coordinators if not each.silent]
@@ -52,17 +52,17 @@ def _idle_listeners(view: FleetView, queue: str, term: float) -> str:
     return words if idle else ""
 
 
-def _listeners(view: FleetView, queue: str) -> list[RunnerStatus]:
+def _listeners(view: FleetInfo, queue: str) -> list[RunnerInfo]:
     return [runner for runner in view.runners if not runner.silent and queue in runner.queues]
 
 
-def _idle_for(runner: RunnerStatus, now: float) -> float:
+def _idle_for(runner: RunnerInfo, now: float) -> float:
     """Return for how many seconds a runner has been idle; 0 if it is not, or its worker stops."""
     is_idle = runner.job is None and runner.idle_since is not None
     return now - (runner.idle_since or 0.0) if is_idle else 0.0
 
 
-def all_at_work(view: FleetView) -> dict[str, str]:
+def all_at_work(view: FleetInfo) -> dict[str, str]:
     """Queues whose listeners are all at work: queue → a sentence about their work."""
     sentences = {}
     for queue in {queue for runner in view.runners for queue in runner.queues}:
@@ -72,7 +72,7 @@ def all_at_work(view: FleetView) -> dict[str, str]:
     return sentences
 
 
-def _work_of(runners: list[RunnerStatus], now: float) -> str:
+def _work_of(runners: list[RunnerInfo], now: float) -> str:
     first = min(runners, key=lambda runner: runner.since or now)
     alone = len(runners) == 1
     who = "it is at work," if alone else f"all {len(runners)} are at work, the longest"
@@ -80,7 +80,7 @@ def _work_of(runners: list[RunnerStatus], now: float) -> str:
     return f"{who} for {seconds} on {first.group} of job {first.job}"
 
 
-def nobody_takes(view: FleetView) -> dict[str, str]:
+def nobody_takes(view: FleetInfo) -> dict[str, str]:
     """Return queues whose offers wait since all listeners are busy or unfit, with a sentence."""
     unfit: dict[str, list[str]] = {}
     for host, why in unfit_runners(view).items():
@@ -98,24 +98,24 @@ def nobody_takes(view: FleetView) -> dict[str, str]:
     }
 
 
-def unserved_queues(view: FleetView) -> list[QueueView]:
+def unserved_queues(view: FleetInfo) -> list[QueueInfo]:
     """Return queues with messages to which nobody listens."""
     return [queue for queue in view.queues if queue.length and not queue.listeners]
 
 
-def oldest_waiting(view: FleetView, name: str) -> float:
+def oldest_waiting(view: FleetInfo, name: str) -> float:
     """Return since when the oldest message of a queue waits; 0 if unknown."""
     return next((queue.oldest_since or 0.0 for queue in view.queues if queue.name == name), 0.0)
 
 
-def unfit_runners(view: FleetView) -> dict[str, str]:
+def unfit_runners(view: FleetInfo) -> dict[str, str]:
     """Hosts with a runner that takes no Spark work: host → why."""
     return {
         runner.host: runner.unfit for runner in view.runners if runner.unfit and not runner.silent
     }
 
 
-def full_pools(pools: Iterable[PoolView]) -> dict[str, str]:
+def full_pools(pools: Iterable[PoolInfo]) -> dict[str, str]:
     """Pools without a free slot: pool → what is waited for, in words."""
     return {
         pool.name: (
@@ -127,7 +127,7 @@ def full_pools(pools: Iterable[PoolView]) -> dict[str, str]:
     }
 
 
-def _use_of(pool: PoolView) -> str:
+def _use_of(pool: PoolInfo) -> str:
     if not pool.slots:
         return "which has none"
     taken = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from unstuck.coordinator.model.acknowledgement import Acknowledgement
-from unstuck.coordinator.model.fleet import FleetView, PoolView
+from unstuck.coordinator.model.fleet import FleetInfo, PoolInfo
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.problems.problem import Problem
@@ -46,12 +46,12 @@ class InstallationState:
         acknowledged: by id of the problem.
     """
 
-    fleet: FleetView
+    fleet: FleetInfo
     jobs: Sequence[JobSummary] = ()
     open_jobs: int = 0
     late: Sequence[Problem] = ()
     schedules: Sequence[ScheduleState] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    pools: Sequence[PoolView] = ()
+    pools: Sequence[PoolInfo] = ()
     dead_letters: int = 0
     acknowledged: Mapping[str, Acknowledgement] = field(default_factory=dict)

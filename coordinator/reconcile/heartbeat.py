@@ -12,7 +12,7 @@ import redis
 
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
-from unstuck.tasks.protocol.process_status import CoordinatorStatus, WarehouseSeen
+from unstuck.tasks.protocol.process_info import CoordinatorInfo, WarehouseSeen
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 
@@ -77,9 +77,9 @@ class Heartbeat:
         """
         host, pid, _ = self._name.rsplit(":", 2)
 
-        def status(now: float) -> CoordinatorStatus:
+        def status(now: float) -> CoordinatorInfo:
             self._look_at_queues(now)
-            return CoordinatorStatus(
+            return CoordinatorInfo(
                 id=self._name,
                 host=host,
                 pid=int(pid),

@@ -33,7 +33,7 @@ from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, 
 from unstuck.coordinator.store.job_store import HALTED_LOOK, Store
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.log_lines import about, also_about
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import unavailable
 
@@ -116,7 +116,7 @@ class Reconciler:
         ] = {}  # name and schedule → when it was read, seconds
         self.errors: dict[str, str] = {}  # job → the error for which its last decision failed
         self._send_wake_ups = send_wake_ups
-        self._listening: tuple[float, dict[str, list[RunnerStatus]]] = (0.0, {})
+        self._listening: tuple[float, dict[str, list[RunnerInfo]]] = (0.0, {})
         self._publisher = Publisher(
             warehouses, self._decide_published, background, sleep, clock, uniform
         )
@@ -126,7 +126,7 @@ class Reconciler:
         """So many publishers hang that only another process would help."""
         return self._publisher.exhausted
 
-    def listening(self, now: float) -> dict[str, list[RunnerStatus]]:
+    def listening(self, now: float) -> dict[str, list[RunnerInfo]]:
         """Runners that listen, per queue; asked for at most once a second."""
         at, listening = self._listening
         if not 0 <= now - at < CACHE_SECONDS:

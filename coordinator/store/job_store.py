@@ -44,7 +44,7 @@ from unstuck.coordinator.store.totals import ended_as
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys, at_warehouse, members_of, pool_of, queue_of
 from unstuck.tasks.protocol.lua import Script
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
@@ -428,9 +428,9 @@ class Store:
     # ---- the fleet
     # -----------------------------------------------------------------------------------
 
-    def listening(self, now: float, max_age: float) -> dict[str, list[RunnerStatus]]:
+    def listening(self, now: float, max_age: float) -> dict[str, list[RunnerInfo]]:
         """Per queue, the runners that listen on it: those heard of within ``max_age`` seconds."""
-        listeners: dict[str, list[RunnerStatus]] = {}
+        listeners: dict[str, list[RunnerInfo]] = {}
         for runner in self._processes.runners():
             for queue in runner.queues if runner.heard_at >= now - max_age else ():
                 listeners.setdefault(queue, []).append(runner)
@@ -457,7 +457,7 @@ class Store:
                 return int(freed)
 
     def wake_ups(
-        self, lanes: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], now: float
+        self, lanes: Iterable[str], listening: Mapping[str, Sequence[RunnerInfo]], now: float
     ) -> dict[str, int]:
         """Return how many wake-ups to send to each queue.
 

@@ -10,7 +10,7 @@ import redis
 
 from unstuck.coordinator.command_table import Answer, Arg, Command, CommandOutcome, TargetKind
 from unstuck.coordinator.errors import BadRequest, Refused
-from unstuck.coordinator.model.fleet import PoolView
+from unstuck.coordinator.model.fleet import PoolInfo
 from unstuck.tasks.protocol.keys import Keys, pool_of
 from unstuck.tasks.spec.fields import MAX_COUNT
 
@@ -71,7 +71,7 @@ class Pools:
             return CommandOutcome(name, Answer.DONE, f"pool {name} is removed")
         return CommandOutcome(name, Answer.ALREADY, f"there is no pool {name}")
 
-    def all(self) -> list[PoolView]:
+    def all(self) -> list[PoolInfo]:
         """Return the pools that are set or in use, by name."""
         pipe = self._redis.pipeline(transaction=False)
         pipe.hgetall(self._keys.pools)
@@ -88,7 +88,7 @@ class Pools:
             pool, job, group, *_ = member.split("/")
             holders[pool].append(f"{job}/{group}")
         return [
-            PoolView(
+            PoolInfo(
                 name,
                 int(sizes.get(name, 1)),
                 len(holders[name]),

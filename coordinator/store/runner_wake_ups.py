@@ -6,10 +6,10 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 
 from unstuck.tasks.protocol.keys import queue_of, versions_of
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 
 
-def idle_runner(runner: RunnerStatus, polled_at: float, now: float) -> bool:
+def idle_runner(runner: RunnerInfo, polled_at: float, now: float) -> bool:
     """Return whether the runner waits for a wake-up, by its own status and its watchdog's.
 
     Args:
@@ -23,7 +23,7 @@ def idle_runner(runner: RunnerStatus, polled_at: float, now: float) -> bool:
     )
 
 
-def served(lanes: Iterable[str], listening: Mapping[str, Collection[RunnerStatus]]) -> list[str]:
+def served(lanes: Iterable[str], listening: Mapping[str, Collection[RunnerInfo]]) -> list[str]:
     """Return the ``lanes`` that some runner can serve.
 
     Other lanes have versions that no runner has.
@@ -31,7 +31,7 @@ def served(lanes: Iterable[str], listening: Mapping[str, Collection[RunnerStatus
     return sorted(lane for lane in lanes if _is_served(lane, listening.get(queue_of(lane), ())))
 
 
-def _is_served(lane: str, runners: Collection[RunnerStatus]) -> bool:
+def _is_served(lane: str, runners: Collection[RunnerInfo]) -> bool:
     versions = versions_of(lane)
     return not versions or any(runner.runs_on.may_run(versions) for runner in runners)
 
@@ -39,8 +39,8 @@ def _is_served(lane: str, runners: Collection[RunnerStatus]) -> bool:
 def share_wake_ups(
     offers: Mapping[str, int],
     waiting: Mapping[str, int],
-    idle: Iterable[RunnerStatus],
-    listening: Mapping[str, Collection[RunnerStatus]],
+    idle: Iterable[RunnerInfo],
+    listening: Mapping[str, Collection[RunnerInfo]],
 ) -> dict[str, int]:
     """Return how many wake-ups to send to each queue with ``offers``.
 
@@ -75,7 +75,7 @@ def share_wake_ups(
 class _Choice:
     """The idle runners, each of which is chosen once."""
 
-    def __init__(self, idle: Iterable[RunnerStatus]) -> None:
+    def __init__(self, idle: Iterable[RunnerInfo]) -> None:
         self._by_queue: dict[str, deque[str]] = {}
         self._chosen: set[str] = set()
         for runner in sorted(idle, key=lambda runner: (len(runner.queues), runner.id)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from unstuck.coordinator.model.past_attempts import Event, PastAttempt, attempts_of
+from unstuck.coordinator.model.past_attempts import AttemptInfo, Event, attempts_of
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.token import split_member
@@ -91,7 +91,7 @@ def _group(job: JobRecord, group: str, events: list[Event]) -> Iterator[JobSpan]
         yield _attempt(f"{key}/{number}", key, attempt, of_group)
 
 
-def _attempt(key: str, group: str, attempt: PastAttempt, of_group: dict[str, str]) -> JobSpan:
+def _attempt(key: str, group: str, attempt: AttemptInfo, of_group: dict[str, str]) -> JobSpan:
     ended_at = attempt.queued_at if attempt.ended_at is None else attempt.ended_at
     claimed_at = ended_at if attempt.claimed_at is None else attempt.claimed_at
     return JobSpan(

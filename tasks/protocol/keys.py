@@ -92,7 +92,7 @@ class Keys:
         self.totals = f"{prefix}:totals"
         # zset: name of a job that is counted by itself → its last end
         self.totals_names = f"{prefix}:totals:names"
-        # hash: runner or coordinator → JSON: its ProcessStatus
+        # hash: runner or coordinator → JSON: its ProcessInfo
         self.processes = f"{prefix}:processes"
         # zset: host:pid → when that worker or coordinator found that it had stalled.
         self.stalled = f"{prefix}:stalled"

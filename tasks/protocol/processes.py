@@ -16,10 +16,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from unstuck.tasks.json_fields import DEFERRED
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.process_status import (
-    CoordinatorStatus,
-    ProcessStatus,
-    RunnerStatus,
+from unstuck.tasks.protocol.process_info import (
+    CoordinatorInfo,
+    ProcessInfo,
+    RunnerInfo,
 )
 
 log = logging.getLogger(__name__)
@@ -27,8 +27,8 @@ FORGOTTEN = 3600.0  # seconds of silence after which a process is shown no more
 COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once a second
 
 
-_STATUS: TypeAdapter[ProcessStatus] = TypeAdapter(
-    Annotated[ProcessStatus, Field(discriminator="kind")], config=DEFERRED
+_STATUS: TypeAdapter[ProcessInfo] = TypeAdapter(
+    Annotated[ProcessInfo, Field(discriminator="kind")], config=DEFERRED
 )
 
 
@@ -44,7 +44,7 @@ class ProcessRegistry:
         self._polled = keys.polled
         self._failed = False
 
-    def note(self, describe: Callable[[float], ProcessStatus]) -> None:
+    def note(self, describe: Callable[[float], ProcessInfo]) -> None:
         """Write the result of ``describe`` for the current Redis time. Raises errors of Redis."""
         try:
             status = describe(self._now())
@@ -64,14 +64,14 @@ class ProcessRegistry:
         except redis.RedisError as error:
             log.warning("%s could not be taken out of the fleet list: %s", name, error)
 
-    def read(self) -> list[ProcessStatus]:
+    def read(self) -> list[ProcessInfo]:
         """All that are not forgotten. Raises: redis.RedisError."""
         statuses = map(status_of, cast(list[str], self._client.hvals(self._key)))
         return [status for status in statuses if status is not None]
 
-    def runners(self) -> list[RunnerStatus]:
+    def runners(self) -> list[RunnerInfo]:
         """The runners among them. Raises: redis.RedisError."""
-        return [status for status in self.read() if isinstance(status, RunnerStatus)]
+        return [status for status in self.read() if isinstance(status, RunnerInfo)]
 
     def targets(self) -> set[str] | None:
         """Return the notice targets that live coordinators know; None without one.
@@ -79,7 +79,7 @@ class ProcessRegistry:
         Raises: redis.RedisError.
         """
         now = self._now()
-        coordinators = [status for status in self.read() if isinstance(status, CoordinatorStatus)]
+        coordinators = [status for status in self.read() if isinstance(status, CoordinatorInfo)]
         heard_of = [
             coordinator
             for coordinator in coordinators
@@ -116,7 +116,7 @@ class ProcessRegistry:
         return float(seconds + micros / 1e6)
 
 
-def status_of(line: str) -> ProcessStatus | None:
+def status_of(line: str) -> ProcessInfo | None:
     """The record of a process; None if it cannot be read."""
     try:
         return _STATUS.validate_json(line)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from unstuck.tasks.protocol.process_status import WarehouseSeen
+from unstuck.tasks.protocol.process_info import WarehouseSeen
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 

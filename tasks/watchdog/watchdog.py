@@ -35,7 +35,7 @@ from unstuck.tasks.process.tree import (
     process_state,
 )
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.step_stack import own_frame
 from unstuck.tasks.protocol.token import Token
@@ -308,14 +308,14 @@ class Watchdog:
             return False
         return True
 
-    def _status(self, now: float) -> RunnerStatus:
+    def _status(self, now: float) -> RunnerInfo:
         """This runner, its times by the clock of Redis, which says that it is ``now``."""
         token, held, here = self._token, self._holding, time.time()
 
         def of_redis(at: float) -> float | None:
             return now - max(0.0, here - at) if at else None
 
-        return RunnerStatus(
+        return RunnerInfo(
             id=self._id,
             host=self._worker.rpartition(":")[0],
             pid=self._runner.pid,

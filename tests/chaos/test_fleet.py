@@ -28,7 +28,7 @@ from unstuck import Client, Settings, Status
 from unstuck.coordinator.model.status import GroupState
 from unstuck.local.local_fleet import LocalFleet
 from unstuck.local.programs import Size
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 
 EXAMPLES = ROOT / "examples"
 FLOWER = str(Path(sys.prefix, "flower"))  # scripts/setup.sh installs it there
@@ -70,8 +70,8 @@ def kinds(client: Client, job: str) -> dict[str, list[str]]:
     return found
 
 
-def runner_of(client: Client, job: str, group: str) -> RunnerStatus:
-    def find() -> RunnerStatus | None:
+def runner_of(client: Client, job: str, group: str) -> RunnerInfo:
+    def find() -> RunnerInfo | None:
         for runner in client.fleet().runners:
             if runner.job == job and runner.group == group:
                 return runner

@@ -14,7 +14,7 @@ from tests.simulation.model.paired import PairedStores, paired_stores
 from tests.simulation.model.store import ModelStore
 from tests.simulation.stage.history import simulate
 from tests.simulation.stage.shrink import explained
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 
 SEEDS = 200
 LEAST = 20
@@ -64,7 +64,7 @@ def test_a_model_that_is_not_what_the_scripts_are_is_found(both: PairedStores) -
 class _NoneIdle(Mirrored):
     """A model to which no runner is idle, whatever it has said."""
 
-    def _idle(self, runner: RunnerStatus) -> bool:
+    def _idle(self, runner: RunnerInfo) -> bool:
         return False
 
 

@@ -44,7 +44,7 @@ from unstuck.coordinator.submitter import Submitter
 from unstuck.in_process.at_once import AtOnce
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer, Token
@@ -181,7 +181,7 @@ class Coordinator:
             **fields,
         }
         ProcessRegistry(self.redis, self.keys).note(
-            lambda now: RunnerStatus(id=name, heard_at=now - heard, **known)
+            lambda now: RunnerInfo(id=name, heard_at=now - heard, **known)
         )
 
     def submit(self, *groups: dict[str, Any], name: str = "job", **spec: Any) -> str:

@@ -26,7 +26,7 @@ from tests.support.programs.forked import Forked
 from tests.support.programs.processes import command_line, lives
 from tests.support.servers import wait_until
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, split_member
@@ -40,7 +40,7 @@ RUNNING: list[
 ] = []  # those of this test process, for whoever has to tell why a test failed
 
 
-def listed(client: redis.Redis) -> list[RunnerStatus]:
+def listed(client: redis.Redis) -> list[RunnerInfo]:
     """The runners as their watchdogs described them last."""
     return ProcessRegistry(client, KEYS).runners()
 

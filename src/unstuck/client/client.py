@@ -29,7 +29,7 @@ from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.fleet_address import with_local_fleet
 from unstuck.coordinator.model.acknowledgement import Acknowledgement
 from unstuck.coordinator.model.decision import Environment
-from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.model.fleet import FleetInfo
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.outbox import Notices
@@ -318,7 +318,7 @@ class Client:
             self.settings, now, "", self._store.listening(now, self.settings.runner_silence)
         )
 
-    def fleet(self, *, include_unserved: bool = True) -> FleetView:
+    def fleet(self, *, include_unserved: bool = True) -> FleetInfo:
         """Runners, coordinators, and the queues between them.
 
         Args:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import redis
 
 from unstuck.coordinator.errors import Unreachable
-from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.model.fleet import FleetInfo
 from unstuck.coordinator.problems.detect import detect
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.unreachable import answering
@@ -136,7 +136,7 @@ class Doctor:
             self._hanging[name] = call_in_thread(check, name)
         return self._hanging[name]
 
-    def _examine_redis(self) -> tuple[tuple[JobWarehouse, ...] | None, FleetView | None]:
+    def _examine_redis(self) -> tuple[tuple[JobWarehouse, ...] | None, FleetInfo | None]:
         """Examine Redis. Findings are kept at once, so they count even if Redis hangs later.
 
         Return the facts that other checks need.

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.model.fleet import FleetInfo
 from unstuck.coordinator.problems.problem import Problem, ProblemCode
 from unstuck.coordinator.problems.queues import some
 from unstuck.doctor.finding import Finding, Level, ago, ok, warning
 from unstuck.tasks.identity import NO_SPARK, RunsOn, minor
-from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.process_info import CoordinatorInfo, RunnerInfo
 from unstuck.views.words import count_of
 
 CHECKS = {
@@ -31,7 +31,7 @@ CHECKS = {
 MANY = ("JOBS_HALTED", "SCHEDULES_HALTED")  # checks with one finding for all problems
 
 
-def of_problems(problems: Iterable[Problem], view: FleetView) -> Iterator[Finding]:
+def of_problems(problems: Iterable[Problem], view: FleetInfo) -> Iterator[Finding]:
     """Present the problems that stop work; a check without a problem reports the present state."""
     by_check: defaultdict[str, list[Problem]] = defaultdict(list)
     for problem in problems:
@@ -59,7 +59,7 @@ def _together(check: str, problems: Sequence[Problem]) -> Finding:
     return Finding(check, Level.PROBLEM, text, "`unstuck now --json` has the remedy of each.")
 
 
-def _well(view: FleetView) -> Iterator[Finding]:
+def _well(view: FleetInfo) -> Iterator[Finding]:
     coordinators = [
         f"{process.host}:{process.pid} (last report {ago(process.read_at, view.at)})"
         for process in view.coordinators
@@ -77,7 +77,7 @@ def _well(view: FleetView) -> Iterator[Finding]:
     yield ok("DEAD_LETTERS", "there are no dead letters")
 
 
-def _silent_and_stalled(view: FleetView) -> Iterator[Finding]:
+def _silent_and_stalled(view: FleetInfo) -> Iterator[Finding]:
     if silent := [
         f"{process.host}:{process.pid}"
         for process in [*view.coordinators, *view.runners]
@@ -99,7 +99,7 @@ def _silent_and_stalled(view: FleetView) -> Iterator[Finding]:
         yield warning("STALLED", text, cure)
 
 
-def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
+def of_versions(view: FleetInfo, here: RunsOn) -> list[Finding]:
     """Check that all processes run one release and Python, and all runners one Spark and Java.
 
     Also compares pandas and pyarrow. For other packages than Unstuck only the minor version counts.
@@ -125,12 +125,12 @@ def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
     return findings or [ok("VERSIONS", text)]
 
 
-def _heard_of(view: FleetView) -> list[RunnerStatus | CoordinatorStatus]:
-    processes: list[RunnerStatus | CoordinatorStatus] = [*view.coordinators, *view.runners]
+def _heard_of(view: FleetInfo) -> list[RunnerInfo | CoordinatorInfo]:
+    processes: list[RunnerInfo | CoordinatorInfo] = [*view.coordinators, *view.runners]
     return [process for process in processes if not process.silent]
 
 
-def _names_by_version(view: FleetView, here: RunsOn) -> dict[str, dict[str, list[str]]]:
+def _names_by_version(view: FleetInfo, here: RunsOn) -> dict[str, dict[str, list[str]]]:
     """Return the processes by program and version."""
     names: dict[str, dict[str, list[str]]] = {}
 

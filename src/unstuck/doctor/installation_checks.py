@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from unstuck.coordinator.explain.explanation import longest_gap
-from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.model.fleet import FleetInfo
 from unstuck.coordinator.problems.queues import some
 from unstuck.doctor.finding import Finding, Level, ok, problem, warning
 from unstuck.doctor.host_facts import WarehouseFacts
@@ -22,7 +22,7 @@ from unstuck.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.host import JAVA, SPARKS, how_to_install
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
-from unstuck.tasks.protocol.process_status import WarehouseSeen
+from unstuck.tasks.protocol.process_info import WarehouseSeen
 from unstuck.tasks.settings import LAST_STEPS, Settings
 from unstuck.views.words import count_of
 
@@ -535,7 +535,7 @@ def of_views(behind: Mapping[str, tuple[int, int]]) -> list[Finding]:
     ]
 
 
-def of_warehouse_and_fleet(warehouse: WarehouseFacts, view: FleetView) -> list[Finding]:
+def of_warehouse_and_fleet(warehouse: WarehouseFacts, view: FleetInfo) -> list[Finding]:
     """Check that runners and coordinators see the same warehouse as this process.
 
     Each process looks from its own host, now and then.

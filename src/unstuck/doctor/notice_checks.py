@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import redis
 
-from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.model.fleet import FleetInfo
 from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.coordinator.problems.queues import some
 from unstuck.coordinator.spec.problems import suggestion
@@ -19,7 +19,7 @@ from unstuck.doctor.finding import Finding, ok, problem, warning
 from unstuck.doctor.redis_facts import open_jobs
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.process_status import CoordinatorStatus
+from unstuck.tasks.protocol.process_info import CoordinatorInfo
 from unstuck.views.words import count_of
 
 CODE = "NOTICES"
@@ -77,7 +77,7 @@ def _targets_in(spec: str) -> set[str]:
         return set()  # a record that is damaged
 
 
-def of_notices(facts: NoticeFacts, view: FleetView) -> Iterator[Finding]:
+def of_notices(facts: NoticeFacts, view: FleetInfo) -> Iterator[Finding]:
     """Check that each target that a spec names exists on all coordinators, and accepts notices."""
     coordinators = [coordinator for coordinator in view.coordinators if not coordinator.silent]
     configured = {target for coordinator in coordinators for target in coordinator.targets}
@@ -107,7 +107,7 @@ def _unknown_targets(
 
 
 def _differing_targets(
-    coordinators: Sequence[CoordinatorStatus], configured: Iterable[str]
+    coordinators: Sequence[CoordinatorInfo], configured: Iterable[str]
 ) -> Iterator[Finding]:
     for target in sorted(configured):
         lacking = [

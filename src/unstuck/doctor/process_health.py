@@ -16,7 +16,7 @@ import redis
 
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.process_status import ProcessStatus, RunnerStatus
+from unstuck.tasks.protocol.process_info import ProcessInfo, RunnerInfo
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.settings import Settings
 
@@ -49,7 +49,7 @@ def health_of(
     """
     keys = Keys(settings.prefix)
     statuses = [status for status in ProcessRegistry(client, keys).read() if status.host == host]
-    mine = [status for status in statuses if isinstance(status, RunnerStatus) == (role == "worker")]
+    mine = [status for status in statuses if isinstance(status, RunnerInfo) == (role == "worker")]
     (seconds, micros), alive = (
         client.time(),
         cast(list[str | None], client.hmget(keys.alive, ["at", "period"])),
@@ -70,7 +70,7 @@ def health_of(
 
 
 def judged(
-    statuses: Iterable[ProcessStatus],
+    statuses: Iterable[ProcessInfo],
     now: float,
     max_age: float,
     process_age: Callable[[int], float | None],
@@ -81,7 +81,7 @@ def judged(
         now: by the clock of Redis, as the times of the processes.
         process_age: of a pid, the seconds since that process began; None: there is no such process.
     """
-    newest: dict[int, ProcessStatus] = {}
+    newest: dict[int, ProcessInfo] = {}
     for status in statuses:
         if status.pid not in newest or status.heard_at > newest[status.pid].heard_at:
             newest[status.pid] = status
@@ -95,7 +95,7 @@ def judged(
         else:
             what = (
                 f"runner {pid} of worker {status.worker_pid}"
-                if isinstance(status, RunnerStatus)
+                if isinstance(status, RunnerInfo)
                 else f"coordinator {pid}"
             )
             ailing.append(f"{what} has done nothing for {format_duration(silent)}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from unstuck.coordinator.model.past_attempts import PastAttempt
+from unstuck.coordinator.model.past_attempts import AttemptInfo
 from unstuck.graph.status_marks import css_class, mark
 from unstuck.graph.svg import MONO, SOFT, Svg, cut, element, linked, picture, text, title
 from unstuck.tasks.duration import format_duration
@@ -58,7 +58,7 @@ class Row:
     """
 
     name: str
-    attempts: Sequence[PastAttempt]
+    attempts: Sequence[AttemptInfo]
     refused: Sequence[Refusal] = ()
 
 
@@ -179,7 +179,7 @@ def _row(row: Row, y: float, now: float, x: Callable[[float], float], href: str)
     return element("g", named, *(_rect(bar, y, crowded) for bar in bars), *marks, class_="row")
 
 
-def _bars(attempt: PastAttempt, now: float, x: Callable[[float], float]) -> Iterator[_Bar]:
+def _bars(attempt: AttemptInfo, now: float, x: Callable[[float], float]) -> Iterator[_Bar]:
     end = now if attempt.ended_at is None else attempt.ended_at
     claimed = end if attempt.claimed_at is None else attempt.claimed_at
     if claimed > attempt.queued_at:

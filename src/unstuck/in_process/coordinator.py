@@ -37,7 +37,7 @@ from unstuck.in_process.stored import Fields
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import queue_of
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings, whoami
 from unstuck.tasks.transport.lease import Claim
@@ -100,7 +100,7 @@ class StoreHere:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._core, name)  # end, job, command, acknowledge, halt, tick, free_slots
 
-    def listening(self, now: float, max_age: float) -> dict[str, list[RunnerStatus]]:
+    def listening(self, now: float, max_age: float) -> dict[str, list[RunnerInfo]]:
         """Return this process as the one runner of every queue that a job names."""
         open_jobs = [job.record for job in self._core.jobs.values() if not job.record.terminal]
         plans = [plan_of(job.spec, job.texts) for job in open_jobs]
@@ -108,7 +108,7 @@ class StoreHere:
             sorted({group.spec.queue_name for plan in plans for group in plan.groups.values()})
         )
         host, pid = os.uname().nodename, os.getpid()
-        here = RunnerStatus(
+        here = RunnerInfo(
             id="here",
             host=host,
             pid=pid,

@@ -30,7 +30,7 @@ from unstuck.coordinator.store.runner_wake_ups import idle_runner
 from unstuck.in_process.stored import Reports, StoredJob
 from unstuck.in_process.worker_scripts import WorkerScripts
 from unstuck.tasks.protocol.keys import pool_of, queue_of
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.token import Offer
 
 
@@ -358,7 +358,7 @@ class ReferenceStore(WorkerScripts):
     def wake_ups(
         self,
         lanes: Iterable[str],
-        listening: Mapping[str, Sequence[RunnerStatus]],
+        listening: Mapping[str, Sequence[RunnerInfo]],
         waiting: Callable[[str], int],
     ) -> dict[str, int]:
         """Return wake-ups. ``waiting``: how many wake-ups are in a queue of the broker."""
@@ -405,5 +405,5 @@ class ReferenceStore(WorkerScripts):
                 sent[queue] = sent.get(queue, 0) + 1
         return sent
 
-    def _idle(self, runner: RunnerStatus) -> bool:
+    def _idle(self, runner: RunnerInfo) -> bool:
         return idle_runner(runner, self.polled.get(runner.id, 0.0), self.now)

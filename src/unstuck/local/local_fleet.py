@@ -31,7 +31,7 @@ from unstuck.local.process import Program, SupervisedProcess
 from unstuck.local.programs import Size, page, program_list, valkey
 from unstuck.local.source import SourceWatch
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.redis_url import has_password, without_password
 from unstuck.tasks.settings import Settings
@@ -448,7 +448,7 @@ class LocalFleet:
         code = defaultdict[int | None, set[str]](set)
         with suppress(redis.RedisError), connect(self.redis_url) as client:
             for process in ProcessRegistry(client, Keys(self.settings.prefix)).read():
-                if isinstance(process, RunnerStatus) and process.host == os.uname().nodename:
+                if isinstance(process, RunnerInfo) and process.host == os.uname().nodename:
                     code[process.worker_pid] |= process.code.keys()
         return code
 

@@ -26,7 +26,7 @@ from unstuck.coordinator.store.totals import MAX_NAMES, PUBLISHING, Totals, job_
 from unstuck.metrics import catalog
 from unstuck.metrics.sheet import Sheet
 from unstuck.tasks.protocol.keys import Keys, members_of, pool_of, queue_of
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.processes import COORDINATOR_SILENCE, status_of
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.spec.outputs import REJECTED
@@ -141,7 +141,7 @@ def processes(pipe: Pipeline, keys: Keys, sheet: Sheet, runner_silence: float) -
         status = status_of(line)
         if status is None:
             sheet.unreadable("processes")
-        elif isinstance(status, RunnerStatus):
+        elif isinstance(status, RunnerInfo):
             state = _state_of(status, sheet.at - runner_silence)
             states[state] += 1
             if state != "silent":
@@ -157,7 +157,7 @@ def processes(pipe: Pipeline, keys: Keys, sheet: Sheet, runner_silence: float) -
     sheet.add_all(catalog.FREE_SLOTS, (((queue,), count) for queue, count in sorted(free.items())))
 
 
-def _state_of(runner: RunnerStatus, heard_after: float) -> str:
+def _state_of(runner: RunnerInfo, heard_after: float) -> str:
     if runner.heard_at < heard_after:
         return "silent"
     if runner.job is not None:

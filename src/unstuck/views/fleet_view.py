@@ -15,13 +15,13 @@ from itertools import chain
 import redis
 
 from unstuck.coordinator.errors import NewerJob
-from unstuck.coordinator.model.fleet import FleetView, QueueView, StalledView
+from unstuck.coordinator.model.fleet import FleetInfo, QueueInfo, StalledProcess
 from unstuck.coordinator.model.loading import bare_state
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.store.job_queries import Queries
 from unstuck.read_model.job_list import JobList
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
-from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.process_info import CoordinatorInfo, RunnerInfo
 from unstuck.tasks.protocol.processes import COORDINATOR_SILENCE, ProcessRegistry
 
 # Open jobs, the newest, in which queues are looked for that nobody may listen to.
@@ -30,7 +30,7 @@ JOBS_LOOKED_AT = 1000
 
 def fleet_of(
     client: redis.Redis, keys: Keys, runner_silence: float, *, include_unserved: bool = True
-) -> FleetView:
+) -> FleetInfo:
     """Read which processes are there.
 
     Args:
@@ -49,14 +49,14 @@ def fleet_of(
     runners = [
         replace(process, silent=now - process.heard_at > runner_silence)
         for process in processes
-        if isinstance(process, RunnerStatus)
+        if isinstance(process, RunnerInfo)
     ]
     coordinators = [
         replace(process, silent=now - process.heard_at > COORDINATOR_SILENCE)
         for process in processes
-        if isinstance(process, CoordinatorStatus)
+        if isinstance(process, CoordinatorInfo)
     ]
-    return FleetView(
+    return FleetInfo(
         now,
         float(swept) if swept else None,
         tuple(
@@ -78,17 +78,17 @@ def fleet_of(
             coordinators,
             _queues_of_open_jobs(client, keys) if include_unserved else set(),
         ),
-        tuple(StalledView(worker, float(at)) for worker, at in stalled),
+        tuple(StalledProcess(worker, float(at)) for worker, at in stalled),
     )
 
 
 def _queues(
     client: redis.Redis,
     keys: Keys,
-    runners: Iterable[RunnerStatus],
-    coordinators: Iterable[CoordinatorStatus],
+    runners: Iterable[RunnerInfo],
+    coordinators: Iterable[CoordinatorInfo],
     requested: Iterable[str],
-) -> tuple[QueueView, ...]:
+) -> tuple[QueueInfo, ...]:
     """Queues with messages or with listeners that are not silent, by name."""
     listeners: dict[str, int] = {CONTROL_QUEUE: 0}
     for queue in chain.from_iterable(
@@ -106,7 +106,7 @@ def _queues(
         pipe.llen(keys.queue(name))
     lengths = pipe.execute()
     views = (
-        QueueView(name, int(n), listeners.get(name, 0), oldest.get(name) if n else None)
+        QueueInfo(name, int(n), listeners.get(name, 0), oldest.get(name) if n else None)
         for name, n in zip(names, lengths, strict=True)
     )
     return tuple(view for view in views if view.length or view.listeners)

@@ -10,7 +10,7 @@ from unstuck.coordinator.explain.explanation import Unlike
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.problems.queues import some
 from unstuck.tasks.identity import NO_SPARK, RunsOn, in_words
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 
 SHORT = 8  # characters of a digest that are shown
 HELP = (
@@ -19,7 +19,7 @@ HELP = (
 )
 
 
-def different_code(runners: Iterable[RunnerStatus]) -> dict[str, str]:
+def different_code(runners: Iterable[RunnerInfo]) -> dict[str, str]:
     """Packages of which ``runners`` run different code, each with a sentence that names the
     runners.
 
@@ -38,7 +38,7 @@ def different_code(runners: Iterable[RunnerStatus]) -> dict[str, str]:
     }
 
 
-def different_code_for(state: JobState, runners: Iterable[RunnerStatus]) -> str:
+def different_code_for(state: JobState, runners: Iterable[RunnerInfo]) -> str:
     """The same of one job: of what its groups that are not done run, on runners of their queues;
     empty if all agree.
     """
@@ -57,7 +57,7 @@ def different_code_for(state: JobState, runners: Iterable[RunnerStatus]) -> str:
 
 
 def unlike_runners(
-    bound: Mapping[str, str], runners: Iterable[RunnerStatus]
+    bound: Mapping[str, str], runners: Iterable[RunnerInfo]
 ) -> dict[tuple[str, bool], Unlike]:
     """By queue, and whether the group runs on Spark: the runners that listen there and may not take
     it.

@@ -18,7 +18,7 @@ import redis
 
 from tests.chaos.driver.faults import Dealt
 from tests.chaos.driver.fleet import ChaosFleet
-from unstuck.tasks.protocol.process_status import CoordinatorStatus
+from unstuck.tasks.protocol.process_info import CoordinatorInfo
 from unstuck.tasks.protocol.processes import ProcessRegistry
 
 TIMER = 0.05  # seconds
@@ -139,7 +139,7 @@ class Observer:
             return
         self._waits.append((begin, time.time() - begin))
         for one in found:
-            if isinstance(one, CoordinatorStatus) and one.heard_at > max(
+            if isinstance(one, CoordinatorInfo) and one.heard_at > max(
                 self._beats[one.pid][-1:], default=0.0
             ):
                 self._beats[one.pid].append(one.heard_at)

@@ -19,7 +19,7 @@ from unstuck.coordinator.problems.problem import ProblemCode
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.tasks.identity import RunsOn
-from unstuck.tasks.protocol.process_status import CoordinatorStatus
+from unstuck.tasks.protocol.process_info import CoordinatorInfo
 from unstuck.tasks.protocol.processes import FORGOTTEN, ProcessRegistry
 from unstuck.tasks.transport.redis_client import connect
 
@@ -217,7 +217,7 @@ def test_a_message_has_lain_since_it_was_first_seen_by_any_coordinator_that_is_h
         ("gone", 60.0, 500.0),
     ):
         seen = {"heard_at": at - heard, "oldest_since": {"light": at - since}}
-        one = CoordinatorStatus(id=name, host=name, pid=1, queues=("control",), **seen)  # type: ignore[arg-type]
+        one = CoordinatorInfo(id=name, host=name, pid=1, queues=("control",), **seen)  # type: ignore[arg-type]
         registry.note(lambda _, one=one: one)
     for waits, since in ((True, at - 90.0), (False, None)):
         coordinator.redis.delete(coordinator.keys.queue("light"))

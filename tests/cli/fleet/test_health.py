@@ -20,7 +20,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Settings
 from unstuck.doctor.process_health import health_of, judged, process_age
-from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.process_info import CoordinatorInfo, RunnerInfo
 
 HOST = os.uname().nodename
 QUEUE = "health"
@@ -89,7 +89,7 @@ def test_a_frozen_coordinator_is_named_and_one_that_was_killed_is_not(
         listed = [
             one
             for one in fleet.ProcessRegistry(client, fleet.KEYS).read()
-            if isinstance(one, CoordinatorStatus)
+            if isinstance(one, CoordinatorInfo)
         ]
         frozen, killed = (psutil.Process(one.pid) for one in listed[:2])
         frozen.send_signal(signal.SIGSTOP)
@@ -108,8 +108,8 @@ def test_a_frozen_coordinator_is_named_and_one_that_was_killed_is_not(
         wait_until(lambda: not ailing() and well(), 60, "the frozen one to be well again")
 
 
-def runner(pid: int, seen: float, name: str = "") -> RunnerStatus:
-    return RunnerStatus(
+def runner(pid: int, seen: float, name: str = "") -> RunnerInfo:
+    return RunnerInfo(
         id=name or str(pid), host="h", pid=pid, worker_pid=1, queues=(), heard_at=seen
     )
 
@@ -150,7 +150,7 @@ def test_coordinators_that_are_heard_of_are_not_well_where_no_sweep_moves(
 ) -> None:
     settings, keys = Settings(redis_url=redis_server.url), fleet.KEYS
     fleet.ProcessRegistry(client, keys).note(
-        lambda now: CoordinatorStatus(id="c", host=HOST, pid=os.getpid(), queues=(), heard_at=now)
+        lambda now: CoordinatorInfo(id="c", host=HOST, pid=os.getpid(), queues=(), heard_at=now)
     )
     client.hset(keys.alive, mapping={"at": client.time()[0] - 100, "period": "1"})
     assert (

@@ -9,13 +9,13 @@ import redis
 
 from tests.cli.conftest import ByHand, Cli
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.process_info import CoordinatorInfo, RunnerInfo
 from unstuck.tasks.protocol.processes import ProcessRegistry
 
 
 def fleet_lives(client: redis.Redis) -> None:
-    one = CoordinatorStatus(id="c", host="host", pid=1, heard_at=0.0, queues=("control",))
-    runner = RunnerStatus(id="r", host="host", pid=2, worker_pid=2, queues=("spark",), heard_at=0.0)
+    one = CoordinatorInfo(id="c", host="host", pid=1, heard_at=0.0, queues=("control",))
+    runner = RunnerInfo(id="r", host="host", pid=2, worker_pid=2, queues=("spark",), heard_at=0.0)
     for process in (one, runner):
         ProcessRegistry(client, Keys()).note(
             lambda now, process=process: replace(process, heard_at=now)

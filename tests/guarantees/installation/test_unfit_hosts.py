@@ -26,10 +26,10 @@ from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
-from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.model.fleet import FleetInfo
 from unstuck.coordinator.problems.queues import nobody_takes
 from unstuck.tasks.host import java_version, lacking, unfit_for_spark
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 
@@ -365,12 +365,12 @@ def told_by_fleet_why_and_doctor(cli: Cli, why: str) -> None:
 
 
 def test_who_listens_on_a_host_that_is_unfit_is_named_by_why() -> None:
-    def runner(host: str, **more: Any) -> RunnerStatus:
-        return RunnerStatus(
+    def runner(host: str, **more: Any) -> RunnerInfo:
+        return RunnerInfo(
             id=host, host=host, pid=1, queues=("spark",), heard_at=100.0, worker_pid=2, **more
         )
 
-    view = FleetView(
+    view = FleetInfo(
         100.0, None, (runner("bad", unfit="no room"), runner("good", idle_since=90.0)), (), ()
     )
     assert nobody_takes(view) == {"spark": "bad takes no Spark work: no room"}

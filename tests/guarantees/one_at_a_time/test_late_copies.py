@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.coordinator import SUCCEEDED, Coordinator, group
 from unstuck.coordinator.store.runner_wake_ups import idle_runner
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.runner.take import run_ready
 from unstuck.tasks.transport.lease import FinishAnswer, Lease
 
@@ -171,7 +171,7 @@ def test_a_wake_up_of_a_queue_that_was_added_later_is_served() -> None:
 def test_the_later_statement_says_whether_a_runner_is_idle(
     said: float, idle_since: float | None, idle: bool
 ) -> None:
-    one = RunnerStatus(
+    one = RunnerInfo(
         id="r",
         host="h",
         pid=1,

@@ -19,7 +19,7 @@ import redis
 from tests.support import fleet
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.identity import RunsOn
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.warehouse.probe import ANSWERS_WITHIN
@@ -508,7 +508,7 @@ def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     offer = make_offer("wait_for_cancel")
     runner = fleet.runner_of(store, offer)
 
-    def shown() -> RunnerStatus | None:
+    def shown() -> RunnerInfo | None:
         return next(
             (one for one in fleet.listed(store) if one.pid == runner.pid and one.job == offer.job),
             None,
@@ -525,7 +525,7 @@ def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     fleet.outcome(store, offer)
 
 
-def described(store: redis.Redis, worker: fleet.FleetWorker) -> RunnerStatus | None:
+def described(store: redis.Redis, worker: fleet.FleetWorker) -> RunnerInfo | None:
     """The worker's only runner, as its watchdog last described it."""
     pids = [runner.pid for runner in worker.runners]
     return next((one for one in fleet.listed(store) if one.pid in pids), None)
@@ -541,7 +541,7 @@ def test_a_wake_up_that_came_to_nothing_is_seen_as_taken(
     wait_until(lambda: described(store, worker), 10, "the runner to be shown")
     stale = make_offer("my_pid", send=False)
 
-    def taken() -> RunnerStatus | None:
+    def taken() -> RunnerInfo | None:
         now = described(store, worker)
         return now if now and (now.taken_at or 0) >= sent else None
 
@@ -562,7 +562,7 @@ def test_a_wake_up_that_came_to_nothing_is_seen_as_taken(
 def test_a_runner_tells_which_warehouse_it_sees(
     worker: fleet.FleetWorker, store: redis.Redis
 ) -> None:
-    def looked() -> RunnerStatus | None:
+    def looked() -> RunnerInfo | None:
         one = described(store, worker)
         return one if one and one.warehouse.id is not None else None
 

@@ -38,7 +38,7 @@ from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer
 from unstuck.coordinator.store.job_store import NO_OFFERS, Store
 from unstuck.coordinator.store.reports import ReportStream, StreamEntry
 from unstuck.in_process.at_once import AtOnce
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
 
@@ -53,7 +53,7 @@ class StoreAtHand:
         connection: Connection,
         core: ModelStore,
         broker: Broker,
-        listening: Callable[[], dict[str, list[RunnerStatus]]],
+        listening: Callable[[], dict[str, list[RunnerInfo]]],
         knows: Callable[[int], bool] = lambda schema: True,
     ) -> None:
         """``knows``: whether what has this schema can be read by the release at hand."""
@@ -175,7 +175,7 @@ class StoreAtHand:
             f"halt {job} {reason.text}", lambda: self._core.halt(job, reason, commit_id, now, tell)
         )
 
-    def listening(self, now: float, max_age: float) -> dict[str, list[RunnerStatus]]:
+    def listening(self, now: float, max_age: float) -> dict[str, list[RunnerInfo]]:
         return self._call("listening", self._listening)
 
     def lanes(self) -> set[str]:
@@ -185,7 +185,7 @@ class StoreAtHand:
         self._call("free slots", self._core.free_slots)
 
     def wake_ups(
-        self, lanes: Sequence[str], listening: Mapping[str, Sequence[RunnerStatus]], now: float
+        self, lanes: Sequence[str], listening: Mapping[str, Sequence[RunnerInfo]], now: float
     ) -> dict[str, int]:
         return self._call(
             "wake-ups", lambda: self._core.wake_ups(sorted(lanes), listening, self._broker.length)
@@ -326,7 +326,7 @@ class Office:
         broker: Broker,
         depot: Depot,
         settings: Settings,
-        listening: Callable[[], dict[str, list[RunnerStatus]]],
+        listening: Callable[[], dict[str, list[RunnerInfo]]],
         wrote: Callable[[LogEntry], None],
         answered: Callable[[str], None],
         name: str,

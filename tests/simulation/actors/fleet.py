@@ -24,7 +24,7 @@ from tests.simulation.stage.jobs import SimulatedJob
 from tests.simulation.stage.stage import Actor, Killed, Life, Routine, Stage
 from tests.simulation.stage.trouble import Fault, Trouble
 from unstuck.tasks.process.tree import ProcessState
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.report import Done, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
@@ -130,7 +130,7 @@ class Host:
         """The watchdog describes its runner in the registry."""
         now = self._store.now
         idle = None if self._held else now
-        self.status = RunnerStatus(
+        self.status = RunnerInfo(
             id=self.id,
             host=self.name,
             pid=1,

@@ -26,7 +26,7 @@ from unstuck.coordinator.store.job_store import NO_OFFERS, REPORT_GROUP, Store
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.in_process.worker_scripts import by_turn
 from unstuck.tasks.protocol.keys import Keys, queue_of
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.settings import Settings
@@ -274,7 +274,7 @@ class Mirrored(ModelStore):
     def wake_ups(
         self,
         lanes: Iterable[str],
-        listening: Mapping[str, Sequence[RunnerStatus]],
+        listening: Mapping[str, Sequence[RunnerInfo]],
         waiting: Callable[[str], int],
     ) -> dict[str, int]:
         names = list(lanes)

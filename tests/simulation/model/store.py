@@ -15,7 +15,7 @@ from unstuck.coordinator.store.job_store import NO_OFFERS
 from unstuck.in_process.store import ReferenceStore
 from unstuck.in_process.stored import Reports
 from unstuck.tasks.protocol.keys import queue_of
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.transport.lease import Claim, FinishAnswer
@@ -220,7 +220,7 @@ class ModelStore(ReferenceStore):
     def wake_ups(
         self,
         lanes: Iterable[str],
-        listening: Mapping[str, Sequence[RunnerStatus]],
+        listening: Mapping[str, Sequence[RunnerInfo]],
         waiting: Callable[[str], int],
     ) -> dict[str, int]:
         sent = super().wake_ups(lanes, listening, waiting)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.in_process import stored
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.spec.work_order import WorkOrder
@@ -60,5 +60,5 @@ class Watching(Protocol):
     def due_set(self, job: str) -> None: ...
     def set_back(self, now: float) -> None: ...
     def rang(
-        self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerStatus]]
+        self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerInfo]]
     ) -> None: ...

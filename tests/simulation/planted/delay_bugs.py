@@ -25,7 +25,7 @@ from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.answers import EndAnswer
 from unstuck.coordinator.store.reports import StreamEntry
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.spec.retry import RetryPolicy
 
 DELAY_BUGS = PlantedBugs(simulate)
@@ -51,7 +51,7 @@ def wake_ups_in_the_broker_are_not_counted() -> list[Patch]:
     def wake_ups(
         self: ModelStore,
         lanes: Sequence[str],
-        listening: Mapping[str, Sequence[RunnerStatus]],
+        listening: Mapping[str, Sequence[RunnerInfo]],
         waiting: Callable[[str], int],
     ) -> dict[str, int]:
         return original(self, lanes, listening, lambda queue: 0)

@@ -30,7 +30,7 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.runner_wake_ups import idle_runner
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.settings import Settings
 
@@ -112,9 +112,7 @@ class Lateness:
         """A publisher that lives knows what came of publishing."""
         self._answers[job] = self._stage.now
 
-    def rang(
-        self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerStatus]]
-    ) -> None:
+    def rang(self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerInfo]]) -> None:
         """Raises: Broken: with the wake-ups that wait there are more than idle runners, on some of
         these queues.
         """

@@ -47,7 +47,7 @@ from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.reconcile.reconciler import NEWER_LOOK
 from unstuck.coordinator.spec.plan import PlannedGroup, plan_of
 from unstuck.coordinator.store.reports import StreamEntry
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
@@ -310,9 +310,7 @@ class Promises:
     # ---- wake-ups
     # ------------------------------------------------------------------------------------
 
-    def rang(
-        self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerStatus]]
-    ) -> None:
+    def rang(self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerInfo]]) -> None:
         self.lateness.rang(sent, listening)
 
     # ---- commits

@@ -28,7 +28,7 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.job_store import Store
 from unstuck.in_process.at_once import AtOnce
 from unstuck.in_process.worker_scripts import by_turn
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, Report
 from unstuck.tasks.protocol.token import Offer, Token
 
@@ -117,7 +117,7 @@ class FaultFree:
         self.core = ModelStore(lambda: self.now, self.stream, lock_term=2.5, lease_ttl=15.0)
         words = count()
         idle = [
-            RunnerStatus(
+            RunnerInfo(
                 id=f"r{n}",
                 host="h",
                 pid=n,

@@ -31,7 +31,7 @@ from tests.simulation.stage.store_faults import (
 from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.user_requests import random_demands, random_requests, random_retries
 from unstuck.coordinator.model.records import JobRecord
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
 
@@ -129,7 +129,7 @@ def _play(seed: int, store: Callable[..., ModelStore], keep_all: bool, part: Par
     )
     hosts: list[Host] = []
 
-    def listening() -> dict[str, list[RunnerStatus]]:
+    def listening() -> dict[str, list[RunnerInfo]]:
         return {
             queue: [one.status for one in hosts if one.listening and queue in one.queues]
             for queue in QUEUES

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.project.test_project_files import ROOT
-from unstuck.coordinator.model.fleet import FleetView, QueueView, StalledView
+from unstuck.coordinator.model.fleet import FleetInfo, QueueInfo, StalledProcess
 from unstuck.coordinator.problems.detect import detect
 from unstuck.coordinator.problems.problem import Limits
 from unstuck.coordinator.problems.queues import some
@@ -28,7 +28,7 @@ from unstuck.doctor.host_facts import WarehouseFacts, warehouse_facts
 from unstuck.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
 from unstuck.tasks.host import SPARKS
 from unstuck.tasks.identity import RunsOn, minor
-from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus, WarehouseSeen
+from unstuck.tasks.protocol.process_info import CoordinatorInfo, RunnerInfo, WarehouseSeen
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -45,10 +45,10 @@ INFO = {
 }
 WELL = ServerFacts(INFO, "everysec", 0.01, 0.01)
 CALM = RecordFacts(0, None, 0, None, 2, -1.0, "j", 0.5, True, ())
-COORDINATOR = CoordinatorStatus(
+COORDINATOR = CoordinatorInfo(
     id="c", host="h1", pid=1, queues=("control",), heard_at=999.0, read_at=990.0, swept_at=999.0
 )
-RUNNER = RunnerStatus(
+RUNNER = RunnerInfo(
     id="r",
     host="h2",
     pid=2,
@@ -58,8 +58,8 @@ RUNNER = RunnerStatus(
     claimed_at=850.0,
     taken_at=900.0,
 )
-FLEET = FleetView(
-    1000.0, 999.5, (RUNNER,), (COORDINATOR,), (QueueView("control", 0, 1), QueueView("spark", 3, 1))
+FLEET = FleetInfo(
+    1000.0, 999.5, (RUNNER,), (COORDINATOR,), (QueueInfo("control", 0, 1), QueueInfo("spark", 3, 1))
 )
 PLACE = WarehouseFacts("/w", True, "id1", True)
 
@@ -70,7 +70,7 @@ def server(**change: object) -> ServerFacts:
     return replace(WELL, info={**INFO, **change}, **fields)  # type: ignore[arg-type]
 
 
-def of_fleet(view: FleetView, open_jobs: int) -> list[Finding]:
+def of_fleet(view: FleetInfo, open_jobs: int) -> list[Finding]:
     problems = detect(InstallationState(view, open_jobs=open_jobs), Limits())
     return list(fleet_health.of_problems(problems, view))
 
@@ -188,7 +188,7 @@ def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named()
         FLEET,
         runners=(),
         coordinators=(),
-        queues=(QueueView("big", 4, 0), QueueView("control", 1, 0)),
+        queues=(QueueInfo("big", 4, 0), QueueInfo("control", 1, 0)),
     )
     queues = [("QUEUES", Level.PROBLEM)] * 2
     worst = [("COORDINATORS", Level.PROBLEM), ("WORKERS", Level.PROBLEM), *queues]
@@ -204,7 +204,7 @@ def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named()
 def lying(since: float | None, **worker: object) -> list[Finding]:
     """A queue whose oldest message lies there since then, before one runner; it is 1000 now."""
     runner = replace(RUNNER, **{"idle_since": 500.0, **worker})  # type: ignore[arg-type]
-    view = replace(FLEET, runners=(runner,), queues=(QueueView("spark", 300, 1, since),))
+    view = replace(FLEET, runners=(runner,), queues=(QueueInfo("spark", 300, 1, since),))
     return [one for one in of_fleet(view, 1) if one.code == "QUEUES"]
 
 
@@ -235,7 +235,7 @@ def test_a_queue_that_is_merely_long_is_no_problem(
 
 
 def test_a_control_queue_that_no_coordinator_empties_is_named_with_them() -> None:
-    view = replace(FLEET, queues=(QueueView("control", 5000, 1, 800.0),))
+    view = replace(FLEET, queues=(QueueInfo("control", 5000, 1, 800.0),))
     (found,) = [one for one in of_fleet(view, 1) if one.code == "QUEUES"]
     assert found.level is Level.PROBLEM
     assert "Messages wait on queue control, the oldest for 3m20s" in found.text
@@ -307,7 +307,7 @@ def test_terms_that_ask_something_of_people_are_warned_of(
 
 
 def test_workers_that_stalled_are_named_although_they_are_gone() -> None:
-    stalled = (StalledView("h2:9", 940.0), StalledView("h3:1", 400.0))
+    stalled = (StalledProcess("h2:9", 940.0), StalledProcess("h3:1", 400.0))
     (found,) = [
         one for one in of_fleet(replace(FLEET, stalled=stalled), 1) if one.level is not Level.OK
     ]
@@ -339,7 +339,7 @@ def test_the_version_of_the_server_is_told() -> None:
 OURS = RunsOn("0.1.0", "3.11.7")
 
 
-def running(coordinator: RunsOn, worker: RunsOn) -> FleetView:
+def running(coordinator: RunsOn, worker: RunsOn) -> FleetInfo:
     return replace(
         FLEET,
         coordinators=(replace(COORDINATOR, runs_on=coordinator),),
@@ -378,7 +378,7 @@ def test_a_fleet_whose_runners_have_several_versions_of_what_makes_rows_is_named
     """Of runners alone: a coordinator, and the machine of who asks, make no rows."""
     name = what.lower()
 
-    def runners(*versions: str) -> FleetView:
+    def runners(*versions: str) -> FleetInfo:
         those = [
             replace(RUNNER, host=f"h{number}", runs_on=replace(OURS, **{name: version}))
             for number, version in enumerate(versions, 2)
@@ -506,7 +506,7 @@ def test_a_disk_with_little_room_is_named_with_its_numbers_and_how_to_make_some(
     assert [one.code for one in doctor.of_disk(warehouse_facts(str(tmp_path), "word"))] == ["DISK"]
 
 
-def seeing(coordinator: WarehouseSeen, worker: WarehouseSeen) -> FleetView:
+def seeing(coordinator: WarehouseSeen, worker: WarehouseSeen) -> FleetInfo:
     return replace(
         FLEET,
         coordinators=(replace(COORDINATOR, warehouse=coordinator),),

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from unstuck.coordinator.model.past_attempts import PastAttempt, attempts_of
+from unstuck.coordinator.model.past_attempts import AttemptInfo, attempts_of
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.graph.job_graph import GraphGroup, job_graph, worst_of
 from unstuck.graph.run_strip import StripRun, run_strip
@@ -35,7 +35,7 @@ def titles(svg: str) -> list[str]:
 
 def everything(text: str) -> list[Svg]:
     """Each picture with ``text`` wherever a job may bring text."""
-    attempt = PastAttempt(1, 0.0, text, 1.0, text, 2.0, "FAILED", text, text)
+    attempt = AttemptInfo(1, 0.0, text, 1.0, text, 2.0, "FAILED", text, text)
     return [
         job_graph(
             [
@@ -157,9 +157,9 @@ def test_the_timeline_shows_what_was_queued_ran_was_lost_and_was_refused() -> No
 
 def test_the_timeline_of_a_large_fork_is_as_small_as_it_is_wide() -> None:
     many = [
-        PastAttempt(1, n / 10, "q", n / 10 + 1, "h", n / 10 + 30, "SUCCEEDED") for n in range(5000)
+        AttemptInfo(1, n / 10, "q", n / 10 + 1, "h", n / 10 + 30, "SUCCEEDED") for n in range(5000)
     ]
-    failed = [PastAttempt(1, 100.0, "q", 101.0, "h", 130.0, "FAILED", "X", "boom")]
+    failed = [AttemptInfo(1, 100.0, "q", 101.0, "h", 130.0, "FAILED", "X", "boom")]
     drawn = timeline([Row("by_region", many + failed)], 600.0, "attempts")
     assert len(drawn) < 6000
     assert "5,000 attempts succeeded" in titles(drawn)
@@ -168,7 +168,7 @@ def test_the_timeline_of_a_large_fork_is_as_small_as_it_is_wide() -> None:
 
 def test_of_more_rows_than_fit_those_are_drawn_that_need_a_look() -> None:
     rows = [
-        Row(f"g{n}", [PastAttempt(1, n, "q", n, "h", n + 1, "FAILED" if n == 70 else "SUCCEEDED")])
+        Row(f"g{n}", [AttemptInfo(1, n, "q", n, "h", n + 1, "FAILED" if n == 70 else "SUCCEEDED")])
         for n in range(100)
     ]
     drawn = timeline(rows, 200.0, "attempts", most=10)

@@ -19,7 +19,7 @@ from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.pool_store import Pools
-from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.process_info import CoordinatorInfo, RunnerInfo
 
 ROOMS = [Client, JobHandle, ScheduleClient, Pools, Notices, DeadLetters]
 # What fences and stores, which a user has no use for.
@@ -50,7 +50,7 @@ def fields_within(kind: type, path: str, seen: set[type]) -> Iterator[tuple[str,
     if kind in seen or issubclass(kind, Enum) or not dataclasses.is_dataclass(kind):
         return
     seen.add(kind)
-    processes = {"RunnerStatus": RunnerStatus, "CoordinatorStatus": CoordinatorStatus}
+    processes = {"RunnerInfo": RunnerInfo, "CoordinatorInfo": CoordinatorInfo}
     hints = typing.get_type_hints(
         kind, vars(inspect.getmodule(kind)) | {"Explanation": object, "Stack": object} | processes
     )

@@ -7,14 +7,14 @@ from rich.text import Text
 from unstuck.cli.connection import connected
 from unstuck.cli.options import AsJson
 from unstuck.cli.render.terminal import TextTable, emit, stderr, stdout, table
-from unstuck.coordinator.model.fleet import FleetView, QueueView
+from unstuck.coordinator.model.fleet import FleetInfo, QueueInfo
 from unstuck.coordinator.problems.detect import detect_in_fleet
 from unstuck.coordinator.problems.problem import Limits
 from unstuck.doctor.finding import ago
 from unstuck.doctor.fleet_checks import of_versions
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.identity import RunsOn
-from unstuck.tasks.protocol.process_status import ProcessStatus
+from unstuck.tasks.protocol.process_info import ProcessInfo
 from unstuck.views.installation import limits_of
 from unstuck.views.running_code import SHORT, different_code
 from unstuck.views.words import one_line
@@ -41,7 +41,7 @@ def fleet(as_json: AsJson = False) -> None:
         stderr.print(text, soft_wrap=True)
 
 
-def advice(view: FleetView, limits: Limits) -> list[str]:
+def advice(view: FleetInfo, limits: Limits) -> list[str]:
     """Yield the problems of the fleet and their remedies."""
     problems = detect_in_fleet(view, limits)
     lines = [f"{problem.text}. {problem.remedy}" for problem in problems]
@@ -67,7 +67,7 @@ def advice(view: FleetView, limits: Limits) -> list[str]:
     return lines
 
 
-def _runners(view: FleetView) -> TextTable:
+def _runners(view: FleetInfo) -> TextTable:
     columns = ("CODE",) if any(runner.code for runner in view.runners) else ()
     shown = table(
         "RUNNER", "QUEUES", "RUNS", "SINCE", "LAST WORK", "HEARD OF", *columns, right=("SINCE",)
@@ -101,7 +101,7 @@ def _runners(view: FleetView) -> TextTable:
     return shown
 
 
-def _coordinators(view: FleetView) -> TextTable:
+def _coordinators(view: FleetInfo) -> TextTable:
     shown = table("COORDINATOR", "QUEUES", "LAST REPORT", "LAST SWEEP", "HEARD OF")
     for coordinator in view.coordinators:
         shown.add_row(
@@ -114,7 +114,7 @@ def _coordinators(view: FleetView) -> TextTable:
     return shown
 
 
-def _queues(queues: tuple[QueueView, ...]) -> TextTable:
+def _queues(queues: tuple[QueueInfo, ...]) -> TextTable:
     shown = table("QUEUE", "LENGTH", "LISTENERS", right=("LENGTH", "LISTENERS"))
     for queue in queues:
         shown.add_row(
@@ -125,7 +125,7 @@ def _queues(queues: tuple[QueueView, ...]) -> TextTable:
     return shown
 
 
-def _heard(process: ProcessStatus, now: float) -> Text:
+def _heard(process: ProcessInfo, now: float) -> Text:
     if process.silent:
         return Text(f"not heard of for {format_duration(now - process.heard_at)}", "bold red")
     return Text(ago(process.heard_at, now))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from unstuck.coordinator.model.fleet import FleetView, PoolView
+from unstuck.coordinator.model.fleet import FleetInfo, PoolInfo
 from unstuck.coordinator.publishing.streams.sources_read import SourceRead, sources_of
 from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.examine import Doctor
@@ -29,7 +29,7 @@ Version = Annotated[
 ]
 
 
-@fleet.get("/fleet", response_model=FleetView)
+@fleet.get("/fleet", response_model=FleetInfo)
 def show_fleet(ask: Ask) -> Response:
     """The processes of the fleet, and the queues between them: as `unstuck fleet --json`."""
     return ask.answer(ask.client.fleet())
@@ -45,7 +45,7 @@ def examine(ask: Ask) -> Response:
     return ask.answer(Examination.of(place, doctor.examine(EXAMINED_FOR)))
 
 
-@fleet.get("/pools", response_model=list[PoolView])
+@fleet.get("/pools", response_model=list[PoolInfo])
 def pools(ask: Ask) -> Response:
     """The pools of slots: as `unstuck pool list --json`."""
     return ask.answer(ask.client.pools.all())

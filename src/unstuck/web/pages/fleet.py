@@ -12,12 +12,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from unstuck.coordinator.command_table import TargetKind
-from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.model.fleet import FleetInfo
 from unstuck.coordinator.store.dead_letter_store import READABLE, UNREADABLE
 from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.examine import Doctor
 from unstuck.doctor.finding import Finding, Level
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.redis_url import without_password
 from unstuck.views.running_code import SHORT, different_code
 from unstuck.web.actions import PageAction, actions_for
@@ -33,7 +33,7 @@ EXAMINED_FOR = 30.0  # seconds for which findings of the doctor are shown again
 class RunnerRow:
     """One runner. ``does``: what it is at, in words, where it runs no attempt."""
 
-    runner: RunnerStatus
+    runner: RunnerInfo
     does: str
     code: str
 
@@ -72,12 +72,12 @@ def fleet(request: Request) -> Response:
     )
 
 
-def runners_of(view: FleetView) -> list[RunnerRow]:
+def runners_of(view: FleetInfo) -> list[RunnerRow]:
     """The lines of the runners: those first that are silent or unfit, then those that work for
     longest.
     """
 
-    def rank(runner: RunnerStatus) -> tuple[int, float, str, int]:
+    def rank(runner: RunnerInfo) -> tuple[int, float, str, int]:
         kind = 0 if runner.silent else 1 if runner.unfit else 2 if runner.job else 3
         return kind, runner.since or view.at, runner.host, runner.pid
 
@@ -91,7 +91,7 @@ def runners_of(view: FleetView) -> list[RunnerRow]:
     ]
 
 
-def _does(runner: RunnerStatus) -> str:
+def _does(runner: RunnerInfo) -> str:
     if runner.silent:
         return "not heard of any more"
     if runner.unfit:

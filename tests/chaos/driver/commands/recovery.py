@@ -26,7 +26,7 @@ from tests.support.machine import Limit
 from tests.support.servers import wait_until
 from unstuck import Status
 from unstuck.local.programs import Size
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.protocol.processes import ProcessRegistry
 
 SIZE = Size(workers=0, coordinators=2, light=2)
@@ -124,7 +124,7 @@ def _kill_worker(fleet: ChaosFleet, watch: Watch, later: float) -> None:
         text = fleet.eye.hget(fleet.keys.of(job).groups, "hold")
         return dict(json.loads(str(text))) if text else {}
 
-    def running() -> RunnerStatus | None:
+    def running() -> RunnerInfo | None:
         runners = ProcessRegistry(fleet.eye, fleet.keys).runners()
         return next(
             (one for one in runners if one.job == job and record()["state"] == "RUNNING"), None

@@ -29,7 +29,7 @@ from tests.chaos.driver.screen import Screen
 from tests.chaos.driver.uptime import Observer
 from tests.chaos.driver.watch import Watch
 from unstuck import Unreachable
-from unstuck.coordinator.model.fleet import PoolView
+from unstuck.coordinator.model.fleet import PoolInfo
 from unstuck.local.programs import Size
 
 SIZE = Size(workers=1, coordinators=2, light=2)
@@ -154,7 +154,7 @@ def _settle(
         time.sleep(0.1)
 
 
-def _held(fleet: ChaosFleet) -> list[PoolView]:
+def _held(fleet: ChaosFleet) -> list[PoolInfo]:
     """The pools of which attempts hold slots. Raises: Unreachable."""
     return [pool for pool in fleet.client.pools.all() if pool.used]
 

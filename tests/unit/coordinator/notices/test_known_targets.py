@@ -13,7 +13,7 @@ from tests.cli.conftest import Cli
 from tests.support.network.receivers import notice
 from tests.support.servers import RedisServer
 from unstuck import Client, Settings
-from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.model.fleet import FleetInfo
 from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.doctor.finding import Finding, Level
@@ -62,7 +62,7 @@ def test_a_submit_and_a_schedule_warn_of_a_target_that_no_coordinator_has_and_ar
     assert app.submit(SPEC).warnings == ()
 
 
-def found(facts: NoticeFacts, view: FleetView) -> list[tuple[str, str]]:
+def found(facts: NoticeFacts, view: FleetInfo) -> list[tuple[str, str]]:
     def said(one: Finding) -> tuple[str, str]:
         return one.level.value, one.text
 

@@ -12,16 +12,16 @@ import redis
 
 from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.process_status import (
-    CoordinatorStatus,
-    ProcessStatus,
-    RunnerStatus,
+from unstuck.tasks.protocol.process_info import (
+    CoordinatorInfo,
+    ProcessInfo,
+    RunnerInfo,
     WarehouseSeen,
 )
 from unstuck.tasks.protocol.processes import ProcessRegistry
 
 KEYS = Keys("unstuck")
-RUNNER = RunnerStatus(
+RUNNER = RunnerInfo(
     id="h:1-a",
     host="h",
     pid=1,
@@ -36,7 +36,7 @@ RUNNER = RunnerStatus(
     attempt=2,
     step="counting",
 )
-COORDINATOR = CoordinatorStatus(
+COORDINATOR = CoordinatorInfo(
     id="h:2:b",
     host="h",
     pid=2,
@@ -49,7 +49,7 @@ COORDINATOR = CoordinatorStatus(
 
 @pytest.mark.parametrize("status", [RUNNER, COORDINATOR])
 def test_a_process_comes_back_as_it_described_itself(
-    client: redis.Redis, status: ProcessStatus
+    client: redis.Redis, status: ProcessInfo
 ) -> None:
     registry = ProcessRegistry(client, KEYS)
     registry.note(lambda _now: status)
@@ -65,7 +65,7 @@ def test_a_process_comes_back_as_it_described_itself(
 
 def test_what_the_reader_finds_out_is_not_written(client: redis.Redis) -> None:
     ProcessRegistry(client, KEYS).note(
-        lambda _now: RunnerStatus(
+        lambda _now: RunnerInfo(
             id="r", host="h", pid=1, queues=(), heard_at=1.0, silent=True, worker_pid=2
         )
     )
@@ -75,7 +75,7 @@ def test_what_the_reader_finds_out_is_not_written(client: redis.Redis) -> None:
 def test_since_when_it_runs_is_its_last_claim_while_it_runs_something() -> None:
     assert RUNNER.since == 95.0
     assert (
-        RunnerStatus(
+        RunnerInfo(
             id="r", host="h", pid=1, queues=(), heard_at=1.0, worker_pid=2, claimed_at=95.0
         ).since
         is None

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.machine import Limit
 from tests.support.servers import wait_until
-from unstuck.tasks.protocol.process_status import WarehouseSeen
+from unstuck.tasks.protocol.process_info import WarehouseSeen
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.probe import ANSWERS_WITHIN, EVERY, EVERY_NONE, WarehouseProbe

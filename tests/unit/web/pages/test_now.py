@@ -18,7 +18,7 @@ from tests.support.servers import RedisServer
 from unstuck.client import now
 from unstuck.client.now import MAX_JOBS_PER_SCAN, MAX_ROWS_SHOWN, Snapshot
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
-from unstuck.coordinator.model.fleet import FleetView, QueueView
+from unstuck.coordinator.model.fleet import FleetInfo, QueueInfo
 from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.schedule_record import RunSuccess
 from unstuck.coordinator.model.status import Status
@@ -34,7 +34,7 @@ from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.process_info import CoordinatorInfo, RunnerInfo
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.views.installation import MAX_PROBLEMS_PER_KIND
 from unstuck.web.actions import problem_actions
@@ -43,7 +43,7 @@ ALONE = {"name": "load", "retry": {"max": 0}}
 
 
 def coordinator_lives(client: redis.Redis) -> None:
-    one = CoordinatorStatus(id="c", host="host", pid=1, heard_at=0.0, queues=("control",))
+    one = CoordinatorInfo(id="c", host="host", pid=1, heard_at=0.0, queues=("control",))
     ProcessRegistry(client, Keys()).note(lambda now: replace(one, heard_at=now))
 
 
@@ -331,7 +331,7 @@ def test_dead_letters_are_counted(browser: TestClient, hand: ByHand) -> None:
     assert "Dead letters wait for a person: 1" in lines(browser)
 
 
-def fleet_of_runners(hand: ByHand, *runners: RunnerStatus, **more: Any) -> FleetView:
+def fleet_of_runners(hand: ByHand, *runners: RunnerInfo, **more: Any) -> FleetInfo:
     return replace(hand.client.fleet(), runners=runners, **more)
 
 
@@ -363,7 +363,7 @@ def test_a_queue_whose_runners_are_all_at_work_is_told_once_its_work_has_waited(
     hand: ByHand,
 ) -> None:
     fleet = hand.client.fleet()
-    busy = RunnerStatus(
+    busy = RunnerInfo(
         id="r",
         host="host",
         pid=1,
@@ -375,7 +375,7 @@ def test_a_queue_whose_runners_are_all_at_work_is_told_once_its_work_has_waited(
     )
 
     def told(waited: float) -> list[str]:
-        queue = QueueView("light", 3, 1, fleet.at - waited)
+        queue = QueueInfo("light", 3, 1, fleet.at - waited)
         problems = detect_in_fleet(replace(fleet, runners=(busy,), queues=(queue,)), Limits())
         return [problem.name for problem in problems if problem.code is ProblemCode.BUSY]
 

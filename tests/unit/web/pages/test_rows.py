@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.unit.coordinator.schedules.test_decide_schedule import STANDS, T0
-from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.model.fleet import FleetInfo
 from unstuck.coordinator.model.schedule_record import RunFailure, ScheduleStatus
 from unstuck.coordinator.schedules.decide_schedule import settled
 from unstuck.coordinator.schedules.schedule_state import state_of
 from unstuck.read_model.schedule import ScheduleInfo
-from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.process_info import RunnerInfo
 from unstuck.tasks.warehouse.marker import DataFile
 from unstuck.web.pages.datasets import PartitionRow, partitions_of
 from unstuck.web.pages.fleet import runners_of
@@ -32,8 +32,8 @@ def test_the_files_and_rows_of_a_partition_are_added_up_and_the_last_one_comes_f
     ]
 
 
-def runner(number: int, **more: Any) -> RunnerStatus:
-    return RunnerStatus(
+def runner(number: int, **more: Any) -> RunnerInfo:
+    return RunnerInfo(
         id=str(number),
         host="host",
         pid=number,
@@ -64,8 +64,8 @@ def test_runners_that_need_a_look_come_first_and_then_those_that_have_worked_lon
     ]
 
 
-def fleet_of(*runners: RunnerStatus) -> FleetView:
-    return FleetView(at=T0, runners=runners, coordinators=(), queues=(), swept_at=T0)
+def fleet_of(*runners: RunnerInfo) -> FleetInfo:
+    return FleetInfo(at=T0, runners=runners, coordinators=(), queues=(), swept_at=T0)
 
 
 def schedule(name: str, status: ScheduleStatus, **more: Any) -> ScheduleInfo:

@@ -29,7 +29,7 @@ class WarehouseSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Status:
+class _Process:
     """The fields that every process writes. Times are seconds by the clock of Redis.
 
     Attributes:
@@ -49,7 +49,7 @@ class _Status:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerStatus(_Status):
+class RunnerInfo(_Process):
     """One runner. Times are seconds by the clock of Redis.
 
     Attributes:
@@ -100,7 +100,7 @@ class RunnerStatus(_Status):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorStatus(_Status):
+class CoordinatorInfo(_Process):
     """One coordinator. Times are seconds by the clock of Redis.
 
     Attributes:
@@ -127,4 +127,4 @@ class CoordinatorStatus(_Status):
     targets: tuple[str, ...] = ()
 
 
-ProcessStatus = RunnerStatus | CoordinatorStatus
+ProcessInfo = RunnerInfo | CoordinatorInfo
