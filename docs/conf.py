@@ -44,6 +44,7 @@ NAVIGATION = {
         "docs/metrics",
         "docs/security",
         "docs/troubleshooting",
+        "docs/problems",
     ],
     "Why it holds": ["docs/guarantees", "docs/performance"],
     "Reference": [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from scripts import api_page, commands_page, guarantees_page, http_api_page
+from scripts import api_page, commands_page, guarantees_page, http_api_page, problems_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES: dict[Path, Callable[[], str]] = {
@@ -16,6 +16,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "commands.md": commands_page.page,
     DOCS / "guarantees.md": guarantees_page.page,
     DOCS / "http-api.md": http_api_page.page,
+    DOCS / "problems.md": problems_page.page,
 }
 
 

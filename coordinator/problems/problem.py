@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, computed_field
 
@@ -15,25 +15,47 @@ OPEN = "OPEN"  # the status of a problem that nobody has acknowledged
 
 
 class ProblemCode(StrEnum):
-    """What is wrong. The kind of the subject says with what."""
+    """What is wrong.
 
-    NO_COORDINATOR = "NO_COORDINATOR"  # fleet
-    NO_WORKER = "NO_WORKER"
-    DEAD_LETTERS = "DEAD_LETTERS"
-    UNSERVED = "UNSERVED"  # queue: nobody listens
-    UNREAD = "UNREAD"  # an idle listener does not read
-    BUSY = "BUSY"  # work waits, and no listener can take it
-    UNFIT = "UNFIT"  # host
-    NO_SLOTS = "NO_SLOTS"  # pool
-    FAILED = "FAILED"  # job or schedule
-    BACKFILL_FAILED = "BACKFILL_FAILED"  # schedule
-    HALTED = "HALTED"
-    RETRYING = "RETRYING"
-    WAITING = "WAITING"  # job: for its first worker
-    LATE = "LATE"  # job or schedule: no run ended well by its deadline
-    OVERDUE = "OVERDUE"  # schedule: no coordinator has decided it
-    BEHIND = "BEHIND"  # schedule: its streams have old unread input
-    UNREADABLE = "UNREADABLE"  # the stored record is damaged
+    Attributes:
+        subjects: kinds of subjects that may have the problem.
+        meaning: a sentence for the reference.
+    """
+
+    subjects: str
+    meaning: str
+
+    def __new__(cls, value: str, subjects: str, meaning: str) -> Self:
+        code = str.__new__(cls, value)
+        code._value_, code.subjects, code.meaning = value, subjects, meaning
+        return code
+
+    NO_COORDINATOR = "NO_COORDINATOR", "fleet", "No coordinator is alive."
+    NO_WORKER = "NO_WORKER", "fleet", "No runner is alive, and a job is open."
+    DEAD_LETTERS = "DEAD_LETTERS", "fleet", "Dead letters wait for a person."
+    UNSERVED = "UNSERVED", "queue", "Messages wait, and nobody listens."
+    UNREAD = (
+        "UNREAD",
+        "queue",
+        "The oldest message waits for `UNSTUCK_STALLED_AFTER` (60 s if that is 0) beside an idle "
+        "listener.",
+    )
+    BUSY = "BUSY", "queue", "Work waits for a minute, and all listeners are busy or unfit."
+    UNFIT = "UNFIT", "host", "The host takes no Spark work, since it cannot run Spark."
+    NO_SLOTS = "NO_SLOTS", "pool", "Groups wait, and the pool has 0 slots."
+    FAILED = (
+        "FAILED",
+        "job, schedule",
+        "The last job of the name failed within a day, or the last run of the schedule failed.",
+    )
+    BACKFILL_FAILED = "BACKFILL_FAILED", "schedule", "Its backfill waits for a person."
+    HALTED = "HALTED", "job, schedule", "It waits for a person."
+    RETRYING = "RETRYING", "job, schedule", "It failed, and is tried again."
+    WAITING = "WAITING", "job", "It has waited for its first worker for a minute."
+    LATE = "LATE", "job, schedule", "No run ended well by the deadline of a rule."
+    OVERDUE = "OVERDUE", "schedule", "No coordinator has decided it for a minute."
+    BEHIND = "BEHIND", "schedule", "Its streams have had unread input for ten minutes."
+    UNREADABLE = "UNREADABLE", "job, schedule", "The stored record is damaged."
 
 
 class Severity(StrEnum):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from pydantic import TypeAdapter
 
+from scripts import problems_page
 from unstuck.coordinator.problems.problem import ProblemCode
 
-ROOT = Path(__file__).parents[4]
+
+def test_each_code_has_its_name_as_its_value_and_a_sentence_in_the_reference() -> None:
+    rows = problems_page.page().splitlines()
+    assert [code.value for code in ProblemCode] == [*ProblemCode.__members__]
+    for code in ProblemCode:
+        assert f"| `{code.value}` | {code.subjects} | {code.meaning} |" in rows
+        assert code.meaning.endswith(".")
 
 
-def test_each_code_has_a_row_in_the_docs() -> None:
-    text = (ROOT / "docs/troubleshooting.md").read_text()
-    section = text.partition("\n## Problems\n")[2].partition("\n## ")[0]
-    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    assert set(re.findall(r"[A-Z_]+", " ".join(rows))) == set(ProblemCode)
+def test_json_has_the_value_of_a_code() -> None:
+    adapter = TypeAdapter(ProblemCode)
+    assert adapter.validate_python("LATE") is ProblemCode.LATE
+    assert adapter.dump_json(ProblemCode.LATE) == b'"LATE"'
