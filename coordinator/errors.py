@@ -98,7 +98,7 @@ class PublishFailed(UnstuckError):
 
 
 class TableTrouble(UnstuckError):
-    """A Delta table cannot be read or written now; publishing is tried again."""
+    """A table cannot be read or written now; publishing is tried again."""
 
     code = "TABLE_TROUBLE"
 

@@ -66,11 +66,11 @@ class Point(StrEnum):
     )
     BEFORE_TABLE = (
         "before-table",
-        "the entry stands; the Delta table that it names has no commit of it",
+        "the entry stands; the table that it names has no commit of it",
     )
     AFTER_TABLE = (
         "after-table",
-        "the Delta table has its commit; nothing says that all tables of the entry have theirs",
+        "the table has its commit; nothing says that all tables of the entry have theirs",
     )
     AFTER_PUBLISH = (
         "after-publish",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from unstuck.coordinator.errors import PublishFailed
-from unstuck.coordinator.publishing.delta_tables import PARTITION_MISMATCH, Target
+from unstuck.coordinator.publishing.table_formats.table_writer import PARTITION_MISMATCH
+from unstuck.coordinator.publishing.tables import Target
 from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.protocol.replaced import replaced
 from unstuck.tasks.spec.outputs import OutputSpec
@@ -25,7 +26,7 @@ def change_of(
 
     Args:
         published: the published dataset; None if there is none.
-        target: the Delta table of the output; None if it has none.
+        target: the table of the output; None if it has none.
 
     Raises: PublishFailed: the rows do not fit those that are published.
     """
@@ -50,12 +51,12 @@ def _paths(published: DatasetState | None) -> list[str]:
 
 
 def _check_kept_in_place(name: str, spec: OutputSpec, published: DatasetState | None) -> None:
-    """Check that a dataset stays in its Delta table, or outside. Raises: PublishFailed."""
+    """Check that a dataset stays in a table, or outside. Raises: PublishFailed."""
     if published is None or (spec.table is None) == (published.table is None):
         return
     was = "a dataset of the warehouse"
     if published.table is not None:
-        was = f"the Delta table {published.table}"
+        was = f"the {published.table.title}"
     raise PublishFailed(
         FORMAT_MISMATCH,
         f"{name} is published as {was}, so mode: {spec.mode} would leave its rows behind. "
@@ -69,7 +70,7 @@ def _table_change(
     published: DatasetState | None,
     target: Target,
 ) -> Change:
-    """Return the change of a dataset in a Delta table."""
+    """Return the change of a dataset in a table."""
     is_replaced = are_named(output.replaces)
     # The table copies the staged files, so a vacuum may remove them.
     added = [file for file in output.files if file.path not in target.appended]

@@ -14,13 +14,14 @@ from dataclasses import replace
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.publishing import delta_tables
+from unstuck.coordinator.publishing import tables as table_publishing
 from unstuck.coordinator.publishing.dataset_change import change_of
 from unstuck.coordinator.publishing.expectation_checks import check_expectations
 from unstuck.coordinator.publishing.lost_updates import check_unchanged
 from unstuck.coordinator.publishing.package import Package, read_package
 from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.coordinator.publishing.streams.stream_positions import with_checkpoint, with_news
+from unstuck.coordinator.publishing.table_formats.table_writer import Candidate
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.spec.outputs import OutputSpec
@@ -107,7 +108,7 @@ def _append_package(warehouse: Warehouse, request: PublishRequest, package: Pack
                 request.publish_id, request.base, entry_of, request.package_id
             )
             return entry
-        except delta_tables.TableMoved:
+        except table_publishing.TableMoved:
             tables = _tables(warehouse, request, package.outputs)
 
 
@@ -179,8 +180,8 @@ def _open(request: PublishRequest, answered: Callable[[], None]) -> Warehouse:
 
 def _tables(
     warehouse: Warehouse, request: PublishRequest, outputs: Mapping[str, StagedOutput]
-) -> dict[str, delta_tables.Target]:
-    """Return the Delta tables of outputs, each checked.
+) -> dict[str, table_publishing.Target]:
+    """Return the tables of outputs, each checked.
 
     Raises: PublishFailed, TableTrouble, OSError.
     """
@@ -196,17 +197,19 @@ def _tables(
         # An earlier publish is written first, since it may create or change the table.
         published = state.get(name)
         if published is not None and published.table is not None:
-            delta_tables.write_tables(warehouse, warehouse.existing_entry(published.changed))
+            table_publishing.write_tables(warehouse, warehouse.existing_entry(published.changed))
     return {
-        name: delta_tables.check(warehouse, request.job, name, outputs[name], spec, state.get(name))
+        name: table_publishing.check(
+            Candidate(warehouse, request.job, name, outputs[name], spec), state.get(name)
+        )
         for name, spec in specs.items()
     }
 
 
 def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
-    """Return the result by an entry, after its Delta tables are written. Raises: TableTrouble."""
+    """Return the result by an entry, after its tables are written. Raises: TableTrouble."""
     if entry.tables:
-        delta_tables.write_tables(warehouse, entry)
+        table_publishing.write_tables(warehouse, entry)
     if entry.kind == "abort":
         code, text = entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted"
         return PublishResult(failed=Reason(code, text))

@@ -21,6 +21,7 @@ from unstuck.coordinator.spec.problems import listed
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.errors import VersionRemoved, WarehouseMismatch
 from unstuck.tasks.protocol.replaced import Replaced, replaced
+from unstuck.tasks.spec.table_formats.registry import table_format
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, State
 
@@ -71,7 +72,7 @@ def restore(
 
     Raises:
         DatasetNotFound: no such dataset, or no such version.
-        Refused: its files are not all there any more; it is a Delta table; or it was published
+        Refused: its files are not all there any more; it is a table; or it was published
             meanwhile.
         WarehouseMismatch, LogBroken, WarehouseNewer, OSError, redis.RedisError: it may be repeated.
     """
@@ -87,8 +88,8 @@ def restore(
         past = _standing_files(warehouse, name, version, what)
         if table := now.table or past.table:
             raise Refused(
-                f"{what}: {name} is the Delta table {table}, with versions of its own. Restore it "
-                "there: RESTORE TABLE in Spark, or DeltaTable.restore of deltalake"
+                f"{what}: {name} is the {table.title}, with versions of its own. Restore it there: "
+                f"{table_format(table.format).restore_hint}"
             )
         stream = None if now.checkpoint is None else now.checkpoint.stream
         change = _change(now, past)

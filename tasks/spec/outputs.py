@@ -22,8 +22,14 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from unstuck.tasks.duration import Timeout, parse_duration
-from unstuck.tasks.settings import without_user
 from unstuck.tasks.spec.fields import MAX_COUNT, ColumnName, JobPattern, Listed, ParamName, Strict
+from unstuck.tasks.spec.table_formats.registry import (
+    PARQUET,
+    TABLE_FORMATS,
+    OutputFormat,
+    formats_with,
+)
+from unstuck.tasks.spec.table_formats.table_format import TableFormat
 from unstuck.tasks.spec.types import MAX_TYPE, parse_type
 
 REJECTED = "__rejected"  # what the dataset of the rejected rows of an output adds to its name
@@ -36,8 +42,6 @@ OUTSIDE = "outside partitions"  # stands there for ``partitions:``; no rule can 
 MAX_RUNS = 1000
 MAX_RULES = 50  # the file names of Spark hold so many
 MAX_SHARED = 100  # names and patterns of one output
-
-_PLACES = ("/", "file:///", "s3://")  # of Delta tables
 
 Condition = Annotated[str, Field(strict=True, min_length=1, max_length=4000)]
 
@@ -286,16 +290,16 @@ class OutputSpec(Strict):
             "they fail the attempt."
         ),
     )
-    format: Literal["parquet", "delta"] = Field(
-        default="parquet",
-        description="parquet: files that the warehouse log names; delta: a Delta table at path.",
+    format: OutputFormat = Field(
+        default=PARQUET,
+        description="parquet: files that the warehouse log names; another: a table at path.",
     )
     path: str | None = Field(
         default=None,
         strict=True,
         min_length=2,
         max_length=2000,
-        description="For delta: the table, an absolute path or a URI; it is made if it is absent.",
+        description="For a table format: the table; it is created if it is absent.",
     )
     keys: Listed[ColumnName] = Field(
         default=(),
@@ -372,7 +376,7 @@ class OutputSpec(Strict):
         self._check_partitions()
         self._check_quality()
         self._check_merge_keys()
-        self._check_delta_path()
+        self._check_path()
         self._check_schema_change()
         return self
 
@@ -400,9 +404,10 @@ class OutputSpec(Strict):
             "outside: wants partitions: with the partitions that the job replaces": (
                 self.outside is not None and self.partitions is None
             ),
-            "outside: append is for datasets of the warehouse: in a Delta table, whose files "
-            "others may rewrite, a retry cannot tell which rows it has appended; say fail or "
-            "reject": self.outside == "append" and self.format == "delta",
+            "outside: append is for datasets of the warehouse: in a table, whose files others "
+            "may rewrite, a retry cannot tell which rows it has appended; say fail or reject": (
+                self.outside == "append" and self.format != PARQUET
+            ),
         }
         if first := next(filter(wrong.get, wrong), None):
             raise ValueError(first)
@@ -415,35 +420,30 @@ class OutputSpec(Strict):
             )
 
     def _check_merge_keys(self) -> None:
-        if self.mode == "merge" and self.format != "delta":
-            raise ValueError("mode: merge wants format: delta")
+        if self.mode == "merge" and self.format == PARQUET:
+            raise ValueError(f"mode: merge wants format: {formats_with(self.mode)}")
         if (self.mode == "merge") != bool(self.keys):
             wants = "mode: merge wants keys: with the columns that tell one row from another"
             raise ValueError(wants if self.mode == "merge" else "keys: are for mode: merge alone")
 
-    def _check_delta_path(self) -> None:
-        if (self.format == "delta") != (self.path is not None):
-            wants = "format: delta wants path: with the place of the table"
-            raise ValueError(
-                wants if self.format == "delta" else "path: is for format: delta alone"
-            )
-        if self.path is None:
+    def _check_path(self) -> None:
+        if self.table_format is None:
+            if self.path is not None:
+                raise ValueError(f"path: is for format: {formats_with('replace')} alone")
             return
-        if not self.path.startswith(_PLACES) or ".." in self.path.split("/"):
+        if self.path is None:
+            raise ValueError(f"format: {self.format} wants path: with the place of the table")
+        self.table_format.place_of(self.path)
+        if self.mode not in self.table_format.modes:
             raise ValueError(
-                f"path: {self.path!r} must be an absolute path without .., file:///… or s3://…"
-            )
-        without_user(self.path)
-        bucket, _, key = (self.table or "").removeprefix("s3://").partition("/")
-        if not key or (self.path.startswith("s3://") and not bucket):
-            raise ValueError(
-                f"path: {self.path!r} names no table; expected a folder below / or below a bucket"
+                f"format: {self.format} has no mode: {self.mode}; it is for format: "
+                f"{formats_with(self.mode)}"
             )
 
     def _check_schema_change(self) -> None:
-        if self.format == "delta" and self.on_schema_change is not None:
+        if self.format != PARQUET and self.on_schema_change is not None:
             raise ValueError(
-                "on_schema_change is for datasets of the warehouse; a Delta table keeps its columns"
+                "on_schema_change is for datasets of the warehouse; a table keeps its columns"
             )
         if self.mode == "replace" and self.on_schema_change == "evolve" and not self.columns:
             raise ValueError(
@@ -452,24 +452,24 @@ class OutputSpec(Strict):
             )
 
     @property
+    def table_format(self) -> TableFormat | None:
+        """The format of the table; None for a dataset of the warehouse."""
+        return TABLE_FORMATS.get(self.format)
+
+    @property
     def table(self) -> str | None:
-        """The place of the Delta table, written in one way; None for a dataset of the warehouse."""
-        if self.path is None:
+        """The place of the table in its normal form; None for a dataset of the warehouse."""
+        if self.table_format is None or self.path is None:
             return None
-        path = self.path
-        if not path.startswith("s3://"):
-            path = "/" + "/".join(
-                part for part in path.removeprefix("file:").split("/") if part not in ("", ".")
-            )
-        return path.rstrip("/")
+        return self.table_format.place_of(self.path)
 
     @property
     def of_rejected_rows(self) -> OutputSpec:
         """How rejected rows are published: into the warehouse, in the same mode (merge: append)."""
-        if self.format == "parquet":
+        if self.format == PARQUET:
             return self
         mode = "append" if self.mode == "merge" else self.mode
-        return self.model_copy(update={"format": "parquet", "path": None, "keys": (), "mode": mode})
+        return self.model_copy(update={"format": PARQUET, "path": None, "keys": (), "mode": mode})
 
     @property
     def publishing(self) -> Publishing:

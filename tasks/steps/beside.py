@@ -62,8 +62,8 @@ class BesidePublished:
         untyped = [column["name"] for column in fields_of(staged.schema) if column["type"] == VOID]
         if untyped and not self.is_member:
             raise SchemaMismatch(
-                f"the output {name} goes into a Delta table, which has no columns without a "
-                f"type, and {', '.join(untyped)} has nulls only. Declare its type under columns:"
+                f"the output {name} goes into a table, which has no columns without a type, and "
+                f"{', '.join(untyped)} has nulls only. Declare its type under columns:"
             )
 
     def _fits(

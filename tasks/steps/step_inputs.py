@@ -187,7 +187,7 @@ class PublishedDatasets:
 
         Raises:
             InputNotPublished: it was not published then, that version does not exist, or it is a
-                Delta table. No retry changes that.
+                table. No retry changes that.
             LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
         at = self._base if version is None else version
@@ -204,8 +204,8 @@ class PublishedDatasets:
             return Dataset(dataset, (StagedOutput([], 0, schema_of(declared(if_absent))),))
         if dataset_state.table is not None:
             raise InputNotPublished(
-                f"{dataset} is published as the Delta table {dataset_state.table}, with versions "
-                "of its own; read it there, in a step"
+                f"{dataset} is published as the {dataset_state.table.title}, with versions of "
+                "its own; read it there, in a step"
             )
         size = self._warehouse.storage.size
         if at in self._removed and None in {size(file.path) for file in dataset_state.files}:
@@ -397,7 +397,7 @@ def published(
         where: only the files of these partitions; as of `published_files`.
 
     Raises:
-        DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text
+        DatasetNotFound: no such dataset, or no such version; or it is a table, which the text
             names.
         ValueError, TypeError: as of `published_files`, for ``where``.
     """

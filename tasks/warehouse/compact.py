@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from unstuck.tasks.errors import Unrecoverable, WarehouseMismatch
 from unstuck.tasks.protocol.staging import Staged, Staging
+from unstuck.tasks.spec.table_formats.registry import table_format
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, State
@@ -122,14 +123,15 @@ def compact(
 
     Raises:
         DatasetNotFound: no such dataset.
-        Unrecoverable: it is a Delta table.
+        Unrecoverable: it is a table.
         WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated; rows are never
             lost or doubled.
     """
     base, before = warehouse.head(), warehouse.dataset(name)
     if before.table is not None:
         raise Unrecoverable(
-            f"{name} is the Delta table {before.table}; compact it by the means of Delta (OPTIMIZE)"
+            f"{name} is the {before.table.title}; compact it there: "
+            f"{table_format(before.table.format).compact_hint}"
         )
     small = [file for file in before.files if file.bytes * 2 < target]
     free = [file for file in small if not needed(file.path)]

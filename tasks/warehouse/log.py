@@ -29,6 +29,7 @@ from unstuck.tasks.errors import (
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.json_fields import DEFERRED
 from unstuck.tasks.protocol.report import in_short
+from unstuck.tasks.spec.table_formats.registry import table_format
 from unstuck.tasks.warehouse.dataset_owner import OwnersAt
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import (
@@ -323,14 +324,13 @@ class Warehouse:
     def files_of(self, dataset: str, version: int | None = None) -> DatasetState:
         """As ``dataset``, of one whose rows are in files of the warehouse.
 
-        Raises: DatasetNotFound: also for a Delta table, which the text names; as ``state``.
+        Raises: DatasetNotFound: also for a table, which the text names; as ``state``.
         """
         state = self.dataset(dataset, version)
         if state.table is not None:
             raise DatasetNotFound(
-                f"{dataset} is published as the Delta table {state.table}, with versions of its "
-                "own; read it there, with Spark, Polars (read_delta), DuckDB (delta_scan) or "
-                "deltalake"
+                f"{dataset} is published as the {state.table.title}, with versions of its own; "
+                f"read it there, with {table_format(state.table.format).readers}"
             )
         return state
 
@@ -437,14 +437,14 @@ class Warehouse:
         return self.storage.create(_entry_path(n), json.dumps(body, ensure_ascii=False).encode())
 
     def tables_written(self, n: int) -> bool:
-        """Return whether all Delta tables of entry ``n`` are known to have their commit.
+        """Return whether all tables of entry ``n`` are known to have their commit.
 
         Raises: OSError.
         """
         return self.storage.size(_tables_path(n)) is not None
 
     def note_tables_written(self, n: int) -> None:
-        """Record that all Delta tables of entry ``n`` have their commit.
+        """Record that all tables of entry ``n`` have their commit.
 
         Raises: as ``create_entry``.
         """

@@ -11,6 +11,8 @@ from pydantic.dataclasses import dataclass
 
 from unstuck.tasks.json_fields import DEFERRED
 from unstuck.tasks.protocol.replaced import Replaced
+from unstuck.tasks.spec.table_formats.delta import DeltaFormat
+from unstuck.tasks.spec.table_formats.registry import table_title
 from unstuck.tasks.warehouse.dataset_owner import Owner, Owners
 from unstuck.tasks.warehouse.files import WarehousePath
 from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, NamedPartitions
@@ -34,7 +36,7 @@ class Change:
         rows: of ``added``.
         checkpoint: of the stream that ``added`` was read from; None: the stream of the dataset
             stays where it was.
-        replaces: for a Delta table, whose files the log does not name: as of the output.
+        replaces: for a table, whose files the log does not name: as of the output.
         replaced: the partitions that were replaced, for people; None where none was.
         owner: the owner of the dataset from this entry on; None: as before, since no job published
             it.
@@ -61,10 +63,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True, config=DEFERRED)
 class Table:
-    """The Delta table into which an entry writes a dataset. Its `Change` has the files.
+    """The table into which an entry writes a dataset. Its `Change` has the files.
 
     Attributes:
-        path: an absolute path or a URI, outside the warehouse.
+        path: where it is, as its format writes places.
+        format: the name of its `TableFormat`.
         partition_by: its partition columns.
         keys: for the mode ``merge``.
         after: the entry before that writes this dataset into a table, and must be carried out
@@ -72,9 +75,15 @@ class Table:
     """
 
     path: str
+    format: str = DeltaFormat.name  # of entries without the field
     partition_by: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     after: int = 0
+
+    @property
+    def title(self) -> str:
+        """The table in words, such as "Delta table /lake/flights"."""
+        return table_title(self.format, self.path)
 
 
 @dataclass(frozen=True, slots=True, config=DEFERRED)
@@ -91,7 +100,7 @@ class Entry:
         tokens: the staging folders the files came from.
         code, reason: of an ABORT: what a machine may compare, and a sentence.
         made_on: dataset → the versions that made its rows, in words; several where a job is mixed.
-        tables: by dataset, for those that are written into Delta tables.
+        tables: by dataset, for those that are written into tables.
         judged_at: the time as of which the job was judged, such as its tick; None: ``at``.
     """
 
@@ -129,7 +138,7 @@ class DatasetState:
     """A dataset at one version: its files, and the entry, time and job that changed it last.
 
     Attributes:
-        table: where its rows are, if it is published as a Delta table; it has no files here then.
+        table: the table with its rows; None if the log names its files.
         checkpoint: of the stream that was published into it last, whatever else was published
             since.
         owner: None until a job has published it.
@@ -141,7 +150,7 @@ class DatasetState:
     at: Moment
     job: str
     job_name: str
-    table: str | None = None
+    table: Table | None = None
     checkpoint: Checkpoint | None = None
     owner: Owner | None = None
 
@@ -173,7 +182,7 @@ def fold(state: Mapping[str, DatasetState], entry: Entry) -> State:
         checkpoint = change.checkpoint or (before.checkpoint if before is not None else None)
         owner = change.owner or (before.owner if before is not None else None)
         if name in entry.tables:
-            folded[name] = DatasetState([], *about, entry.tables[name].path, checkpoint, owner)
+            folded[name] = DatasetState([], *about, entry.tables[name], checkpoint, owner)
             continue
         gone = set(change.removed)
         kept = (

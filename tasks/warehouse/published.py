@@ -33,7 +33,7 @@ def published_files(
             read.
 
     Raises:
-        DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text
+        DatasetNotFound: no such dataset, or no such version; or it is a table, which the text
             names.
         ValueError: a column of ``where`` does not part the files; TypeError: no partition has a
             value of this type.

@@ -12,6 +12,13 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.spec.table_formats.registry import table_format
+from unstuck.tasks.spec.table_formats.sql_text import (
+    duckdb_name,
+    duckdb_text,
+    hadoop_uri,
+    spark_text,
+)
 from unstuck.tasks.spec.types import quoted as in_backticks
 from unstuck.tasks.spec.types import type_in_sql
 from unstuck.tasks.warehouse.files import Files
@@ -78,13 +85,13 @@ def views_sql(kind: Kind, storage: Files, state: State, version: int) -> str:
 
 
 def _in_duckdb(name: str, state: DatasetState, storage: Files) -> str:
-    view = f"CREATE OR REPLACE VIEW {_name(name)} AS"
+    view = f"CREATE OR REPLACE VIEW {duckdb_name(name)} AS"
     if state.table is not None:
-        return f"{view}\nSELECT * FROM delta_scan({_text(state.table)});"
+        return f"{view}\n{table_format(state.table.format).in_duckdb(state.table.path)};"
     columns = [*map(_duckdb_column, json.loads(state.schema)["fields"])]
     # Also of a column that is in no file, or of a dataset without files, the type is known.
     typed = ", ".join(empty for empty, _ in columns if empty)
-    files = ",\n    ".join(_text(storage.uri(file.path)) for file in state.files)
+    files = ",\n    ".join(duckdb_text(storage.uri(file.path)) for file in state.files)
     rows = f"SELECT {typed or 'NULL AS x'} WHERE false"
     if files:
         read = f"read_parquet([\n    {files}\n  ], union_by_name = true, hive_partitioning = false)"
@@ -95,7 +102,7 @@ def _in_duckdb(name: str, state: DatasetState, storage: Files) -> str:
 
 def _duckdb_column(field: Mapping[str, Any]) -> tuple[str, str]:
     """Return a column as a typed null, empty if DuckDB lacks the type, and as it is stored."""
-    column, kind = _name(field["name"]), _duckdb_type(field["type"])
+    column, kind = duckdb_name(field["name"]), _duckdb_type(field["type"])
     if not kind:
         return "", column
     empty = f"NULL::{kind} AS {column}"
@@ -105,7 +112,7 @@ def _duckdb_column(field: Mapping[str, Any]) -> tuple[str, str]:
 def _in_spark(name: str, state: DatasetState, storage: Files) -> str:
     view = f"CREATE OR REPLACE TEMPORARY VIEW {in_backticks(name)}"
     if state.table is not None:
-        return f"{view} USING delta OPTIONS (path {_spark_text(_hadoop(state.table))});"
+        return f"{view} {table_format(state.table.format).in_spark(state.table.path)};"
     columns = {
         in_backticks(field["name"]): type_in_sql(field["type"], void="int")
         for field in json.loads(state.schema)["fields"]
@@ -119,10 +126,10 @@ def _in_spark(name: str, state: DatasetState, storage: Files) -> str:
     pattern = ",".join(paths)
     if len(paths) > 1:
         pattern = f"{{{pattern}}}"
-    place = f"{_hadoop(storage.uri('')).rstrip('/')}/{pattern}"
+    place = f"{hadoop_uri(storage.uri('')).rstrip('/')}/{pattern}"
     listed = ", ".join(map(" ".join, columns.items()))
     return (
-        f"{view} ({listed})\nUSING parquet\nOPTIONS (path {_spark_text(place)}, "
+        f"{view} ({listed})\nUSING parquet\nOPTIONS (path {spark_text(place)}, "
         "datetimeRebaseMode 'CORRECTED');"
     )
 
@@ -132,7 +139,9 @@ def _duckdb_type(kind: Any) -> str:
     if isinstance(kind, str):
         return kind.upper() if kind.startswith("decimal(") else _IN_DUCKDB.get(kind, "")
     if kind["type"] == "struct":
-        types = {_name(field["name"]): _duckdb_type(field["type"]) for field in kind["fields"]}
+        types = {
+            duckdb_name(field["name"]): _duckdb_type(field["type"]) for field in kind["fields"]
+        }
         fields = ", ".join(map(" ".join, types.items()))
         return f"STRUCT({fields})" if all(types.values()) else ""
     if kind["type"] == "map":
@@ -140,22 +149,6 @@ def _duckdb_type(kind: Any) -> str:
         return f"MAP({key}, {value})" if key and value else ""
     element = _duckdb_type(kind["elementType"])
     return f"{element}[]" if element else ""
-
-
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
-
-
-def _spark_text(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _hadoop(uri: str) -> str:
-    return "s3a://" + uri.removeprefix("s3://") if uri.startswith("s3://") else uri
 
 
 def kept_kinds(storage: Files) -> list[Kind]:

@@ -462,7 +462,7 @@ class Client:
 
         Raises:
             DatasetNotFound: there is no such dataset, or no such version.
-            Refused: its files are not all there any more; it is a Delta table; or it was published
+            Refused: its files are not all there any more; it is a table; or it was published
                 meanwhile.
             WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated.
         """

@@ -47,6 +47,8 @@ from unstuck.tasks.process.call_deadlines import call_in_thread
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.spec.table_formats.registry import TABLE_FORMATS
+from unstuck.tasks.spec.table_formats.table_format import TableFormat
 from unstuck.tasks.transport.refusals import may_not, refusal
 from unstuck.tasks.transport.rights import DOCTOR, lacking_rights
 from unstuck.tasks.warehouse.object_store import lacking_keys
@@ -167,8 +169,9 @@ class Doctor:
                 refused = checks.refused_writes(server)
                 records = record_facts(client, keys)
                 findings.extend(checks.of_silence(checks.of_records(records, settings), refused))
-                if find_spec("deltalake") is None:
-                    findings.extend(checks.of_delta(jobs_with_tables(client, keys)))
+                lacking = [kind for kind in TABLE_FORMATS.values() if not _is_here(kind)]
+                if lacking:
+                    findings.extend(checks.of_tables(lacking, jobs_with_tables(client, keys)))
                 state = read_state(client, keys, settings, thorough=True)
                 view, problems = state.fleet, detect(state, limits_of(settings))
                 of_fleet = fleet_checks.of_problems(problems, view)
@@ -242,6 +245,10 @@ def _examine_files(settings: Settings) -> list[Finding]:
         return [*checks.of_small_files(small_files(place)), *checks.of_views(stale_views(place))]
     except (OSError, ValueError, UnstuckError):
         return []
+
+
+def _is_here(kind: TableFormat) -> bool:
+    return find_spec(kind.package) is not None
 
 
 def _unreachable(error: Exception) -> Finding:

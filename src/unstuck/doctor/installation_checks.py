@@ -24,6 +24,7 @@ from unstuck.tasks.host import JAVA, SPARKS, how_to_install
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 from unstuck.tasks.protocol.process_info import WarehouseSeen
 from unstuck.tasks.settings import LAST_STEPS, Settings
+from unstuck.tasks.spec.table_formats.table_format import TableFormat
 from unstuck.views.words import count_of
 
 OLDEST_REDIS = (7, 0)
@@ -387,16 +388,27 @@ def of_java(java: int, spark: str | None, *, lacks_connector: bool = False) -> l
     return [problem("JAVA", f"{what} for Spark on this machine", cure), spark_finding]
 
 
-def of_delta(jobs: list[str]) -> list[Finding]:
-    """Warn that this machine lacks deltalake, so it cannot publish the Delta tables of ``jobs``."""
-    if not jobs:
-        return []
+def of_tables(
+    lacking: Iterable[TableFormat], jobs: Mapping[str, Sequence[str]]
+) -> Iterator[Finding]:
+    """Warn of open jobs whose tables cannot be written on this machine.
+
+    Args:
+        lacking: the formats whose package is not installed.
+        jobs: by the table format of their outputs.
+    """
+    for kind in lacking:
+        if jobs[kind.name]:
+            yield _of_table_format(kind, jobs[kind.name])
+
+
+def _of_table_format(kind: TableFormat, jobs: Sequence[str]) -> Finding:
     text = (
-        "this machine lacks the package deltalake, so no coordinator here can publish "
-        f"{count_of(len(jobs), 'open job')} with outputs of format: delta: {some(jobs)}"
+        f"this machine lacks the package {kind.package}, so no coordinator here can publish "
+        f"{count_of(len(jobs), 'open job')} with outputs of format: {kind.name}: {some([*jobs])}"
     )
-    cure = f"If coordinators run here, install it and restart them. {how_to_install('delta')}"
-    return [warning("DELTA", text, cure)]
+    cure = f"If coordinators run here, install it and restart them. {how_to_install(kind.extra)}"
+    return warning("TABLE_FORMAT", text, cure)
 
 
 def of_warehouse(warehouse: WarehouseFacts) -> Finding:

@@ -15,6 +15,7 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.job_store import REPORT_GROUP
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
+from unstuck.tasks.spec.table_formats.registry import TABLE_FORMATS
 
 JOBS_EXAMINED = 200  # open jobs, the newest, that are looked at
 
@@ -164,24 +165,23 @@ def _age(entry: str | None, now: float) -> float | None:
     return None if entry is None else now - int(entry.partition("-")[0]) / 1000
 
 
-def jobs_with_tables(client: redis.Redis, keys: Keys) -> list[str]:
-    """Return the newest open jobs that publish into Delta tables. Raises: redis.RedisError."""
+def jobs_with_tables(client: redis.Redis, keys: Keys) -> dict[str, list[str]]:
+    """Return the newest open jobs, by the table formats of their outputs.
+
+    Raises: redis.RedisError.
+    """
     jobs, pipe = open_jobs(client, keys), client.pipeline(transaction=False)
     for job in jobs:
         pipe.hget(keys.of(job).job, "spec")
-    return [
-        job for job, spec in zip(jobs, pipe.execute(), strict=True) if spec and _has_tables(spec)
-    ]
+    formats = {job: _formats(spec or "") for job, spec in zip(jobs, pipe.execute(), strict=True)}
+    return {name: [job for job in jobs if name in formats[job]] for name in TABLE_FORMATS}
 
 
-def _has_tables(spec: str) -> bool:
+def _formats(spec: str) -> set[str]:
     try:
-        return any(
-            output.get("format") == "delta"
-            for output in json.loads(spec).get("outputs", {}).values()
-        )
+        return {output.get("format") for output in json.loads(spec).get("outputs", {}).values()}
     except (ValueError, AttributeError):
-        return False  # a record that is damaged
+        return set()  # a record that is damaged
 
 
 def open_jobs(client: redis.Redis, keys: Keys) -> list[str]:

@@ -12,6 +12,7 @@ from pydantic import Field
 from unstuck.read_model.record_fields import from_record
 from unstuck.tasks.json_fields import Time
 from unstuck.tasks.protocol.replaced import Replaced
+from unstuck.tasks.spec.table_formats.registry import PARQUET, table_title
 from unstuck.tasks.warehouse.log_entry import DatasetState, Entry
 from unstuck.tasks.warehouse.marker import Checkpoint, DataFile
 
@@ -47,7 +48,8 @@ class DatasetInfo:
         published_at: when it was changed last.
         warehouse: address of its warehouse.
         columns: its columns.
-        table: path of its Delta table; None if its rows are in the warehouse.
+        format: of its table, or parquet if its rows are in the warehouse.
+        table: path of its table; None if its rows are in the warehouse.
         stream: position after its last load from a stream.
         paths: paths of its files, if they were requested.
     """
@@ -65,6 +67,7 @@ class DatasetInfo:
     published_at: Time
     warehouse: str
     columns: tuple[Column, ...]
+    format: str
     table: str | None
     stream: Checkpoint | None
     paths: tuple[str, ...] | None = None
@@ -87,9 +90,16 @@ class DatasetInfo:
             published_at=state.at,
             warehouse=warehouse,
             columns=columns_of(state),
+            format=PARQUET if state.table is None else state.table.format,
+            table=None if state.table is None else state.table.path,
             stream=state.checkpoint,
             paths=paths,
         )
+
+    @property
+    def table_title(self) -> str:
+        """The table in words; empty if its rows are in the warehouse."""
+        return "" if self.table is None else table_title(self.format, self.table)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -463,21 +463,21 @@ def test_a_package_that_is_missing_here_is_named_by_what_needs_it(
         return {one["code"]: one for one in json.loads(out or said)["findings"]}
 
     coordinator.submit(group("plain"))
-    assert "DELTA" not in examined()
+    assert "TABLE_FORMAT" not in examined()
 
     table = {"format": "delta", "path": str(tmp_path / "table"), "mode": "append"}
     step = {"python": "some.where:step", "output": "rows"}
     job = coordinator.submit(group("load", steps=[step]), name="lake", outputs={"rows": table})
     found = examined(UNSTUCK_WAREHOUSE="s3://bucket/w")
-    assert found["DELTA"]["level"] == "warning"
-    assert "1 open job" in found["DELTA"]["text"]
-    assert job in found["DELTA"]["text"]
-    assert "pip install -e '.[delta]'" in found["DELTA"]["cure"]
+    assert found["TABLE_FORMAT"]["level"] == "warning"
+    assert "1 open job" in found["TABLE_FORMAT"]["text"]
+    assert job in found["TABLE_FORMAT"]["text"]
+    assert "pip install -e '.[delta]'" in found["TABLE_FORMAT"]["cure"]
     assert "needs the package obstore" in found["WAREHOUSE"]["text"]
     assert "pip install -e '.[s3]'" in found["WAREHOUSE"]["cure"]
 
     _, well = examine(redis_server.url, tmp_path)
-    assert "DELTA" not in well
+    assert "TABLE_FORMAT" not in well
 
 
 @pytest.mark.variant

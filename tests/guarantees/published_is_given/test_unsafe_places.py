@@ -19,7 +19,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.programs.s3_gateway import Gateway, s3_gateway
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, WarehouseUnsafe, published_files
-from unstuck.coordinator.publishing.table_files import TableFiles
+from unstuck.coordinator.publishing.table_formats.delta_files import DeltaFiles
 from unstuck.doctor.host_facts import warehouse_facts
 from unstuck.doctor.installation_checks import of_warehouse
 from unstuck.tasks.protocol.report import OutcomeKind
@@ -197,10 +197,10 @@ def test_the_doctor_names_a_store_that_ignores_the_condition(
 def test_a_delta_table_in_such_a_store_is_not_written(
     bucket: str, gateway: Gateway, through: Through
 ) -> None:
-    TableFiles(f"{bucket}/table").probe()
+    DeltaFiles(f"{bucket}/table").probe()
     through(gateway)
     with pytest.raises(WarehouseUnsafe):
-        TableFiles(f"{bucket}/table").probe()
+        DeltaFiles(f"{bucket}/table").probe()
 
 
 @pytest.mark.claim("Storage that cannot create a file atomically is refused.")

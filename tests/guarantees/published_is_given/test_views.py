@@ -19,7 +19,7 @@ from unstuck.doctor.host_facts import stale_views
 from unstuck.doctor.installation_checks import of_views
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry
+from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, Table
 from unstuck.tasks.warehouse.marker import DataFile
 from unstuck.tasks.warehouse.view_file import Kind, kept_version, view_path, views_sql, write_views
 from unstuck.testing import Unstuck as Fixture
@@ -222,7 +222,7 @@ def test_names_that_differ_in_case_alone_and_delta_tables_are_told_or_read_there
         '"metadata": {}}]}'
     )
     one = DatasetState([], schema, 1, 1e9, "job", "orders")
-    table = DatasetState([], schema, 1, 1e9, "job", "orders", table="/lake/it's")
+    table = DatasetState([], schema, 1, 1e9, "job", "orders", table=Table("/lake/it's", "delta"))
     for kind, read in (
         ("duckdb", "delta_scan('/lake/it''s')"),
         ("spark", r"USING delta OPTIONS (path '/lake/it\'s')"),

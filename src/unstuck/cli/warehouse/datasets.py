@@ -168,8 +168,7 @@ def _print_listing(datasets: Sequence[DatasetInfo]) -> None:
     for dataset in datasets:
         if dataset.table is not None:
             stdout.print(
-                f"{dataset.dataset} is the Delta table {dataset.table}: its rows are counted "
-                "there.",
+                f"{dataset.dataset} is the {dataset.table_title}: its rows are counted there.",
                 soft_wrap=True,
             )
         if dataset.many_small:

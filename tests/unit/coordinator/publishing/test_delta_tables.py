@@ -27,11 +27,11 @@ from unstuck import DatasetNotFound, JobSpec, SpecError, published, published_fi
 from unstuck.coordinator.errors import TableTrouble
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.publishing import delta_tables
-from unstuck.coordinator.publishing.delta_tables import Target, check
+from unstuck.coordinator.publishing import tables
 from unstuck.coordinator.publishing.publish_outputs import abort, publish
 from unstuck.coordinator.publishing.publish_request import PublishRequest
-from unstuck.coordinator.publishing.table_files import TableFiles
+from unstuck.coordinator.publishing.table_formats.delta_files import DeltaFiles
+from unstuck.coordinator.publishing.tables import Target, check
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.tasks.errors import InputNotPublished
 from unstuck.tasks.failpoints import Point
@@ -357,20 +357,20 @@ def test_files_of_a_publisher_that_has_not_made_the_table_yet_fail_no_other_job(
     output = lake.spec("append", partition_by=("day",))
     first, second = lake.stage("one", output, [row(1)]), lake.stage("two", output, [row(2)])
 
-    def dies(files: TableFiles) -> None:
+    def dies(files: DeltaFiles) -> None:
         raise Died
 
     def comes_late(*arguments: Any) -> Target:
-        monkeypatch.setattr(delta_tables, "check", check)
+        monkeypatch.setattr(tables, "check", check)
         with monkeypatch.context() as patched:
-            patched.setattr(TableFiles, "sync_folder", dies)
+            patched.setattr(DeltaFiles, "sync_folder", dies)
             with pytest.raises(Died):
                 publish(first)
         assert list(Path(lake.path).rglob("unstuck-*.parquet"))
         assert not DeltaTable.is_deltatable(lake.path)
         return check(*arguments)
 
-    monkeypatch.setattr(delta_tables, "check", comes_late)
+    monkeypatch.setattr(tables, "check", comes_late)
     assert publish(second).failed is None
     assert publish(first).failed is None
     assert lake.ids == [1, 2]
@@ -400,12 +400,12 @@ def test_a_job_that_comes_first_after_the_check_is_seen(
 
     def then_another_publishes(*arguments: Any) -> Target:
         found = check(*arguments)
-        monkeypatch.setattr(delta_tables, "check", check)
+        monkeypatch.setattr(tables, "check", check)
         with armed(Death(points.get(dies, []))), suppress(Died):
             publish(first)
         return found
 
-    monkeypatch.setattr(delta_tables, "check", then_another_publishes)
+    monkeypatch.setattr(tables, "check", then_another_publishes)
     failed = publish(second).failed
     assert (failed.code if failed is not None else None) == code
     assert publish(first).version == 1
@@ -456,7 +456,7 @@ def test_files_of_others_are_found_wherever_they_stand(
     tmp_path: Path, on: str, others: str
 ) -> None:
     root = str(tmp_path / "sales") if on == "disk" else f"memory://{uuid.uuid4().hex}/sales"
-    files, place = Files(root), TableFiles(root)
+    files, place = Files(root), DeltaFiles(root)
     assert not place.has_strangers()
     for ours in ("unstuck-1.parquet", "year=2024/unstuck-2.parquet", "_delta_log/0.json"):
         files.create(ours, b"ours")
@@ -582,7 +582,9 @@ def test_the_log_names_the_table_and_a_vacuum_takes_staged_files_alone(lake: Lak
     lake.publish("two", lake.spec("append"), [row(2)])
     place = Warehouse(lake.root)
 
-    assert place.dataset("flights").table == lake.path
+    table = place.dataset("flights").table
+    assert table is not None
+    assert (table.format, table.path) == ("delta", lake.path)
     assert [entry.job for entry in place.history("flights", 10)] == ["two", "one"]
     with pytest.raises(DatasetNotFound, match="read_delta"):
         published_files(lake.root, "flights")

@@ -29,7 +29,7 @@ NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
-class TableFiles:
+class DeltaFiles:
     """The files below the table at ``path``: an absolute path, or a URI of an object store."""
 
     def __init__(self, path: str) -> None:

@@ -1,0 +1,11 @@
+"""The writers of tables, by the names of their formats. A new format adds one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unstuck.coordinator.publishing.table_formats.delta import DeltaWriter
+from unstuck.coordinator.publishing.table_formats.table_writer import TableWriter
+from unstuck.tasks.spec.table_formats.delta import DeltaFormat
+
+TABLE_WRITERS: Mapping[str, TableWriter] = {DeltaFormat.name: DeltaWriter()}
