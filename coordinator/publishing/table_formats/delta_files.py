@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from unstuck.coordinator.publishing.table_formats.local_files import place_file, sync
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile
 from unstuck.tasks.warehouse.object_store import ObjectStore
@@ -26,7 +23,6 @@ _OURS = (
     ".unstuck-",
 )  # how the names of our files begin, and those of files that become ours
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-_NO_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
 class DeltaFiles:
@@ -79,19 +75,13 @@ class DeltaFiles:
         """Copy a staged file below the table, and sync it. Returns the action. Raises: OSError."""
         from deltalake.transaction import AddAction
 
-        target = f"{self._root}/{path}"
-        staged = files.local_path(file.path)
         if self._store is not None:
             if self._store.size(path) != file.bytes:
                 self._store.put(path, files.read(file.path))
         else:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            if staged is None:
-                _write(Path(target), lambda temp: temp.write_bytes(files.read(file.path)))
-            else:
-                _link(staged, Path(target))
+            place_file(files, file.path, f"{self._root}/{path}")
             for folder in accumulate(path.split("/")[:-1], lambda above, name: f"{above}/{name}"):
-                _sync(f"{self._root}/{folder}")
+                sync(f"{self._root}/{folder}")
         files.answered()
         stats = json.dumps({"numRecords": file.rows})
         return AddAction(
@@ -101,8 +91,8 @@ class DeltaFiles:
     def sync_folder(self) -> None:
         """Sync the names of added files to disk. Raises: OSError."""
         if self._store is None and os.path.isdir(self._root):
-            _sync(self._root)
-            _sync(os.path.dirname(self._root))
+            sync(self._root)
+            sync(os.path.dirname(self._root))
 
     def sync_commit(self, version: int, app: str) -> None:
         """Sync the newest commit of ``app`` to disk, with its files, since deltalake does not.
@@ -122,10 +112,10 @@ class DeltaFiles:
             if any(action.get("txn", {}).get("appId") == app for action in actions):
                 for action in actions:
                     if (added := action.get("add")) is not None:
-                        _sync(f"{self._root}/{unquote(added['path'])}")
-                _sync(path)
+                        sync(f"{self._root}/{unquote(added['path'])}")
+                sync(path)
                 break
-        _sync(log)
+        sync(log)
 
 
 @lru_cache
@@ -151,35 +141,3 @@ def _folders(partition: Mapping[str, str | None]) -> str:
 def folder_fits(value: str) -> bool:
     """Return whether the value of a partition can be the name of a folder."""
     return len(quote(value, safe="")) <= 120
-
-
-def _link(staged: Path, target: Path) -> None:
-    """Link a file under a second name, or copy it to another file system."""
-    try:
-        os.link(staged, target)
-        return
-    except FileExistsError:
-        return  # its name is of this staged file alone, and it came there whole
-    except OSError as error:
-        if error.errno not in _NO_LINK:
-            raise
-    _write(target, lambda temp: shutil.copyfile(staged, temp))
-
-
-def _write(target: Path, fill: Callable[[Path], object]) -> None:
-    """Write a file that appears under its name once it is complete and on disk."""
-    temp = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        fill(temp)
-        _sync(temp)
-        os.replace(temp, target)
-    finally:
-        temp.unlink(missing_ok=True)
-
-
-def _sync(path: str | Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
