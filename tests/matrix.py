@@ -43,7 +43,17 @@ def packages() -> list[str]:
     extras = project()["optional-dependencies"]
     asked = [
         one
-        for name in ("worker", "quality", "s3", "kafka", "embedded", "delta", "demo", "test")
+        for name in (
+            "worker",
+            "quality",
+            "s3",
+            "kafka",
+            "embedded",
+            "delta",
+            "iceberg",
+            "demo",
+            "test",
+        )
         for one in extras[name]
     ]
     return ["pyspark", *(one for one in asked if not one.startswith(("unstuck[", "pyspark")))]

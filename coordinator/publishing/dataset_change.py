@@ -51,8 +51,8 @@ def _paths(published: DatasetState | None) -> list[str]:
 
 
 def _check_kept_in_place(name: str, spec: OutputSpec, published: DatasetState | None) -> None:
-    """Check that a dataset stays in a table, or outside. Raises: PublishFailed."""
-    if published is None or (spec.table is None) == (published.table is None):
+    """Check that a dataset stays in a table of its format, or outside. Raises: PublishFailed."""
+    if published is None or spec.format == published.format:
         return
     was = "a dataset of the warehouse"
     if published.table is not None:

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from unstuck.tasks.json_fields import DEFERRED
 from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.spec.table_formats.delta import DeltaFormat
-from unstuck.tasks.spec.table_formats.registry import table_title
+from unstuck.tasks.spec.table_formats.registry import PARQUET, table_title
 from unstuck.tasks.warehouse.dataset_owner import Owner, Owners
 from unstuck.tasks.warehouse.files import WarehousePath
 from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, NamedPartitions
@@ -153,6 +153,11 @@ class DatasetState:
     table: Table | None = None
     checkpoint: Checkpoint | None = None
     owner: Owner | None = None
+
+    @property
+    def format(self) -> str:
+        """The table format, or parquet if the log names the files."""
+        return PARQUET if self.table is None else self.table.format
 
     @property
     def many_small(self) -> int:

@@ -68,7 +68,11 @@ class TableCommit:
     @property
     def properties(self) -> dict[str, str]:
         """What the table records of the commit, for people."""
-        return {"unstuck.job": self.entry.job, "unstuck.version": str(self.entry.n)}
+        return {
+            "unstuck.job": self.entry.job,
+            "unstuck.version": str(self.entry.n),
+            "unstuck.publish_id": self.entry.publish_id,
+        }
 
 
 def app_id(warehouse: Warehouse, name: str) -> str:

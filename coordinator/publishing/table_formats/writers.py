@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from unstuck.coordinator.publishing.table_formats.delta import DeltaWriter
+from unstuck.coordinator.publishing.table_formats.iceberg.writer import IcebergWriter
 from unstuck.coordinator.publishing.table_formats.table_writer import TableWriter
 from unstuck.tasks.spec.table_formats.delta import DeltaFormat
+from unstuck.tasks.spec.table_formats.iceberg import IcebergFormat
 
-TABLE_WRITERS: Mapping[str, TableWriter] = {DeltaFormat.name: DeltaWriter()}
+TABLE_WRITERS: Mapping[str, TableWriter] = {
+    DeltaFormat.name: DeltaWriter(),
+    IcebergFormat.name: IcebergWriter(),
+}

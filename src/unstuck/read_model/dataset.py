@@ -12,7 +12,7 @@ from pydantic import Field
 from unstuck.read_model.record_fields import from_record
 from unstuck.tasks.json_fields import Time
 from unstuck.tasks.protocol.replaced import Replaced
-from unstuck.tasks.spec.table_formats.registry import PARQUET, table_title
+from unstuck.tasks.spec.table_formats.registry import table_title
 from unstuck.tasks.warehouse.log_entry import DatasetState, Entry
 from unstuck.tasks.warehouse.marker import Checkpoint, DataFile
 
@@ -90,7 +90,6 @@ class DatasetInfo:
             published_at=state.at,
             warehouse=warehouse,
             columns=columns_of(state),
-            format=PARQUET if state.table is None else state.table.format,
             table=None if state.table is None else state.table.path,
             stream=state.checkpoint,
             paths=paths,

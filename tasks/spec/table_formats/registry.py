@@ -10,10 +10,13 @@ from pydantic_core import PydanticKnownError
 
 from unstuck.tasks.errors import WarehouseNewer
 from unstuck.tasks.spec.table_formats.delta import DeltaFormat
+from unstuck.tasks.spec.table_formats.iceberg import IcebergFormat
 from unstuck.tasks.spec.table_formats.table_format import TableFormat
 
 PARQUET = "parquet"  # not a table format: files of the warehouse, which its log names
-TABLE_FORMATS: Mapping[str, TableFormat] = {kind.name: kind for kind in (DeltaFormat(),)}
+TABLE_FORMATS: Mapping[str, TableFormat] = {
+    kind.name: kind for kind in (DeltaFormat(), IcebergFormat())
+}
 _NAMES = (PARQUET, *TABLE_FORMATS)
 
 

@@ -223,11 +223,17 @@ def test_names_that_differ_in_case_alone_and_delta_tables_are_told_or_read_there
     )
     one = DatasetState([], schema, 1, 1e9, "job", "orders")
     table = DatasetState([], schema, 1, 1e9, "job", "orders", table=Table("/lake/it's", "delta"))
+    iceberg = DatasetState(
+        [], schema, 1, 1e9, "job", "orders", table=Table("prod.lake.flights", "iceberg")
+    )
+    states = {"Orders": one, "orders": one, "lake": table, "iceberg": iceberg}
     for kind, read in (
         ("duckdb", "delta_scan('/lake/it''s')"),
         ("spark", r"USING delta OPTIONS (path '/lake/it\'s')"),
+        ("duckdb", 'SELECT * FROM "prod"."lake"."flights"'),
+        ("spark", "AS SELECT * FROM `prod`.`lake`.`flights`"),
     ):
-        text = views_sql(kind, storage, {"Orders": one, "orders": one, "lake": table}, 1)
+        text = views_sql(kind, storage, states, 1)
         assert (
             "-- orders has no view: its name is that of Orders but for upper and lower case."
             in text

@@ -1,348 +1,47 @@
-"""Delta tables: what each mode does to a table, once, in the order of the log; what is refused
-before the slot.
-"""
+"""Delta tables: what is refused, and files of others below a table."""
 
 from __future__ import annotations
 
-import datetime
-import json
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from tests.support.failpoints import Death, Died, armed
-from unstuck import DatasetNotFound, JobSpec, SpecError, published, published_files
+from tests.support.tables.delta_lake import DeltaLake
+from tests.support.tables.lake import row
 from unstuck.coordinator.errors import TableTrouble
-from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.publishing import tables
 from unstuck.coordinator.publishing.publish_outputs import abort, publish
-from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.coordinator.publishing.table_formats.delta_files import DeltaFiles
 from unstuck.coordinator.publishing.tables import Target, check
-from unstuck.coordinator.publishing.vacuum import vacuum
-from unstuck.tasks.errors import InputNotPublished
 from unstuck.tasks.failpoints import Point
-from unstuck.tasks.spec.outputs import OutputSpec
-from unstuck.tasks.steps.step_inputs import PublishedDatasets
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker
-
-Rows = Sequence[Mapping[str, Any]]
-COLUMNS = {"id": (pa.int64(), "long"), "day": (pa.date32(), "date"), "air": (pa.string(), "string")}
-ONE, TWO = datetime.date(2013, 1, 1), datetime.date(2013, 1, 2)
-
-
-def row(id_: int | None, day: datetime.date | None = ONE, air: str | None = "UA") -> dict[str, Any]:
-    return {"id": id_, "day": day, "air": air}
-
-
-@dataclass
-class Lake:
-    """A warehouse, and a table ``flights`` beside it."""
-
-    root: str
-    path: str
-
-    def spec(self, mode: Any, **more: Any) -> OutputSpec:
-        if mode == "partition_overwrite":  # the staged output says which partitions these are
-            more["partitions"] = {more["partition_by"][0]: (":day",)}
-        return OutputSpec(mode=mode, format="delta", path=self.path, **more)
-
-    def stage(
-        self,
-        job: str,
-        output: OutputSpec,
-        rows: Rows,
-        extra: str = "",
-        rejected: Rows = (),
-        **more: Any,
-    ) -> PublishRequest:
-        """A job that has made ``rows``, and the request to publish them."""
-        files, staging = Files(self.root), f"_staging/{job}/load/1-nonce-claimant"
-        known = Warehouse(self.root).ensure_id()
-        parts: dict[tuple[Any, ...], list[Any]] = {}
-        for one in rows:
-            parts.setdefault(tuple(one[c] for c in output.partition_by), []).append(one)
-        made = []
-        schema = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
-        for number, (values, some) in enumerate(parts.items()):
-            path = f"{staging}/flights/part-{number}.parquet"
-            Path(self.root, path).parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(pa.Table.from_pylist(some, schema), f"{self.root}/{path}")
-            texts = {
-                c: None if v is None else str(v)
-                for c, v in zip(output.partition_by, values, strict=True)
-            }
-            made.append(DataFile(path, len(some), Path(self.root, path).stat().st_size, texts))
-        fields = [
-            {"name": n, "type": t, "nullable": True, "metadata": {}}
-            for n, (_, t) in COLUMNS.items()
-        ]
-        if extra:
-            fields.append({"name": extra, "type": "long", "nullable": True, "metadata": {}})
-        columns = json.dumps({"type": "struct", "fields": fields})
-        if output.partitions:
-            named = [{column: [value] for column, value in file.partition.items()} for file in made]
-            more.setdefault("replaces", named)
-        outputs = {"flights": StagedOutput(made, len(rows), columns, **more)}
-        if rejected:
-            path = f"{staging}/flights__rejected.parquet"
-            pq.write_table(pa.Table.from_pylist([*rejected], schema), f"{self.root}/{path}")
-            bad = [DataFile(path, len(rejected), Path(self.root, path).stat().st_size, {})]
-            outputs["flights__rejected"] = StagedOutput(
-                bad, len(rejected), columns, rejected_of="flights"
-            )
-        write_marker(files, staging, Marker(f"{job}/load", "same", outputs, {}, {}, 1.0))
-        return PublishRequest(
-            *(self.root, known, job, job, "nightly", 0, 1000.0),
-            sources={"load": (staging,)},
-            published_by={"load"},
-            outputs={"flights": output},
-        )
-
-    def publish(self, job: str, output: OutputSpec, rows: Rows, extra: str = "") -> PublishResult:
-        return publish(self.stage(job, output, rows, extra))
-
-    @property
-    def ids(self) -> list[int]:
-        return sorted(one["id"] for one in self.rows)
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows of the table, found to be the same by all readers."""
-        table = DeltaTable(self.path)
-        found = sorted(table.to_pyarrow_table().select(list(COLUMNS)).to_pylist(), key=str)
-        assert sorted(pl.read_delta(self.path).select(list(COLUMNS)).to_dicts(), key=str) == found
-        dataset = table.to_pyarrow_dataset()  # noqa: F841 - DuckDB finds it by its name
-        in_duckdb = duckdb.sql(f"SELECT {', '.join(COLUMNS)} FROM dataset").fetchall()
-        assert sorted((dict(zip(COLUMNS, one, strict=True)) for one in in_duckdb), key=str) == found
-        return found
-
-    @property
-    def version(self) -> int:
-        return DeltaTable(self.path).version()
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(str(tmp_path / "warehouse"), str(tmp_path / "lake/flights"))
+def lake(tmp_path: Path) -> DeltaLake:
+    return DeltaLake(str(tmp_path / "warehouse"), str(tmp_path / "lake/flights"))
 
 
-def test_named_partitions_are_replaced_and_one_without_rows_is_emptied(lake: Lake) -> None:
-    by_day = lake.spec("partition_overwrite", partition_by=("day",))
-    lake.publish("one", by_day, [row(1, ONE), row(2, TWO), row(3, None)])
-    request = lake.stage("two", by_day, [row(4, TWO)], replaces=[{"day": ["2013-01-02", None]}])
-
-    first = publish(request)
-    assert publish(request) == first
-    assert lake.ids == [1, 4]
-    assert first.replaced["flights"].text() == "day=null: 1 → 0 rows, day=2013-01-02: 1 → 1 rows"
-
-    emptied = publish(lake.stage("three", by_day, [], replaces=[{"day": ["2013-01-02"]}]))
-    assert (lake.ids, emptied.replaced["flights"].shrunk) == ([1], 1)
-
-
-NESTED_COLUMN = pa.list_(pa.struct([("n", pa.int64()), ("tags", pa.map_("string", "string"))]))
-
-
-def nested_type(value: Any) -> dict[str, Any]:
-    """An array of structs with a map whose values have this type."""
-    parts = {
-        "n": "long",
-        "tags": {
-            "type": "map",
-            "keyType": "string",
-            "valueType": value,
-            "valueContainsNull": True,
-        },
-    }
-    fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in parts.items()]
-    struct = {"type": "struct", "fields": fields}
-    return {"type": "array", "elementType": struct, "containsNull": True}
-
-
-@pytest.mark.parametrize(
-    ("value", "code"), [("string", None), ("void", "SCHEMA_MISMATCH"), ("x", "SCHEMA_MISMATCH")]
-)
-def test_nested_columns_are_published_unless_delta_lacks_the_type_of_a_part(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, value: str, code: str | None
-) -> None:
-    monkeypatch.setitem(COLUMNS, "parts", (NESTED_COLUMN, nested_type(value)))
-    parts = [{"n": 1, "tags": [("a", "b")]}, {"n": 2, "tags": []}]
-    failed = lake.publish("one", lake.spec("append"), [{**row(1), "parts": parts}]).failed
-    assert (failed.code if failed is not None else None) == code
-    if code is None:
-        assert DeltaTable(lake.path).to_pyarrow_table()["parts"].to_pylist() == [parts]
-    else:
-        assert failed is not None
-        assert "Delta has no such type: parts" in failed.text
-
-
-def test_append_makes_the_table_and_appends_once(lake: Lake) -> None:
-    append = lake.spec("append")
-    assert lake.publish("one", append, [row(1), row(2)]).version == 1
-    request = lake.stage("two", append, [row(3)])
-
-    first = publish(request)
-    assert publish(request) == first == PublishResult(version=2, rows={"flights": 1})
-    assert (lake.ids, lake.version) == ([1, 2, 3], 1)
-
-
-@pytest.mark.parametrize(
-    ("mode", "kept"),
-    [("append", [7, 8]), ("replace", [8]), ("merge", [7, 8])],
-    ids=["append", "replace", "merge"],
-)
-def test_rejected_rows_are_a_dataset_of_the_warehouse(
-    lake: Lake, mode: str, kept: list[int]
-) -> None:
-    output = lake.spec(mode, keys=("id",) if mode == "merge" else ())
-    for job, good, bad in (("one", 1, 7), ("two", 2, 8)):
-        assert publish(lake.stage(job, output, [row(good)], rejected=[row(bad)])).failed is None
-
-    rejected = [
-        one["id"]
-        for path in published_files(lake.root, "flights__rejected")
-        for one in pq.read_table(path).to_pylist()
-    ]
-    assert sorted(rejected) == kept
-    assert lake.ids == ([2] if mode == "replace" else [1, 2])
-
-
-@pytest.mark.variant
-@pytest.mark.parametrize("mode", ["append", "replace", "partition_overwrite"])
-def test_two_retries_that_take_over_the_same_files_write_their_rows_once(
-    lake: Lake, mode: str
-) -> None:
-    output = lake.spec(mode, partition_by=("day", "air"))
-    lake.publish("before", output, [row(1, TWO)])
-    failed = lake.stage("failed", output, [row(2), row(3, ONE, "a b/é%")])
-    for number, retry in enumerate(("first", "second")):
-        assert publish(replace(failed, publish_id=retry, job=retry)).version == number + 2
-        assert lake.ids == ([2, 3] if mode == "replace" else [1, 2, 3])
-
-
-@pytest.mark.variant
-def test_two_retries_append_their_rows_once_also_when_the_table_is_optimized_in_between(
-    lake: Lake,
-) -> None:
-    append = lake.spec("append")
-    failed = lake.stage("failed", append, [row(2)])
-    assert publish(replace(failed, publish_id="first", job="first")).rows == {"flights": 1}
-    lake.publish("other", append, [row(5)])
-    DeltaTable(lake.path).optimize.compact()
-
-    second = publish(replace(failed, publish_id="second", job="second"))
-    assert (second.version, second.rows) == (3, {"flights": 0})
-    assert lake.ids == [2, 5]
-
-
-@pytest.mark.variant
-def test_two_retries_append_their_rows_once_also_when_the_dataset_was_replaced_into_another_table_in_between(
-    lake: Lake,
-) -> None:
-    append, elsewhere = lake.spec("append"), replace(lake, path=f"{lake.path}_elsewhere")
-    failed = lake.stage("failed", append, [row(2)])
-    publish(replace(failed, publish_id="first", job="first"))
-    lake.publish("beside", append, [row(5)])
-    elsewhere.publish("other", elsewhere.spec("replace"), [row(7)])
-    DeltaTable(lake.path).optimize.compact()  # now the log alone knows what was appended
-
-    publish(replace(failed, publish_id="second", job="second"))
-    assert (lake.ids, elsewhere.ids) == ([2, 5], [7])
-
-
-def test_replace_leaves_the_new_rows_alone_and_old_versions_of_the_table_stand(lake: Lake) -> None:
-    lake.publish("one", lake.spec("replace"), [row(1), row(2)])
-    lake.publish("two", lake.spec("replace"), [row(3)])
-
-    assert lake.ids == [3]
-    assert DeltaTable(lake.path, version=0).to_pyarrow_table().num_rows == 2
-    lake.publish("three", lake.spec("replace"), [])
-    assert lake.ids == []
-
-
-@pytest.mark.parametrize("air", ["UA", None, "a b/é%", "x=1", "q'\"z"])
-def test_partition_overwrite_replaces_what_it_names_by_any_combination_of_columns(
-    lake: Lake, air: str | None
-) -> None:
-    by = lake.spec("partition_overwrite", partition_by=("day", "air"))
-    kept = [row(1, ONE, "AA"), row(2, TWO, air), row(3, None, air)]
-    lake.publish("one", by, [*kept, row(4, ONE, air)])
-    lake.publish("two", by, [row(5, ONE, air), row(6, TWO, "AA")])
-
-    assert lake.rows == sorted([*kept, row(5, ONE, air), row(6, TWO, "AA")], key=str)
-
-
-def test_partition_overwrite_knows_the_partitions_that_other_writers_made(lake: Lake) -> None:
-    schema = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
-    before = pa.Table.from_pylist([row(1, ONE, "a b/é%"), row(2, TWO, "a b/é%")], schema)
-    write_deltalake(lake.path, before, partition_by=["day", "air"])
-
-    by = lake.spec("partition_overwrite", partition_by=("day", "air"))
-    lake.publish("one", by, [row(3, ONE, "a b/é%")])
-    assert lake.ids == [2, 3]
-
-
-def test_merge_replaces_rows_with_the_same_keys_and_inserts_the_others(lake: Lake) -> None:
-    merge = lake.spec("merge", keys=("id", "day"))
-    lake.publish("one", merge, [row(1), row(2), row(2, TWO)])
-    request = lake.stage("two", merge, [row(2, ONE, "DL"), row(9, TWO, "DL")])
-    assert publish(request) == publish(request)
-
-    assert lake.rows == sorted([row(1), row(2, ONE, "DL"), row(2, TWO), row(9, TWO, "DL")], key=str)
-    assert lake.version == 1
-
-
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [([row(1), row(1)], "the same in several rows"), ([row(None)], "null in some row")],
-)
-def test_keys_that_do_not_tell_rows_apart_fail_before_anything_is_published(
-    lake: Lake, rows: Rows, words: str
-) -> None:
-    result = lake.publish("one", lake.spec("merge", keys=("id",)), rows)
-
-    assert result.failed is not None
-    assert result.failed.code == "KEYS_UNFIT"
-    assert words in result.failed.text
-    assert not Path(lake.path).exists()
-
-
-def test_a_table_with_other_columns_or_partitions_or_needs_fails_before_anything_is_published(
-    lake: Lake,
-) -> None:
+def test_a_table_with_a_constraint_is_refused(lake: DeltaLake) -> None:
     lake.publish("one", lake.spec("append"), [row(1)])
-
-    def code(job: str, output: OutputSpec, extra: str = "") -> str:
-        failed = lake.publish(job, output, [row(2)], extra).failed
-        assert failed is not None
-        return failed.code
-
-    assert code("two", lake.spec("append"), "more") == "SCHEMA_MISMATCH"
-    assert code("three", lake.spec("append", partition_by=("day",))) == "PARTITION_MISMATCH"
-    assert code("four", lake.spec("merge", keys=("nothing",))) == "KEYS_UNFIT"
     DeltaTable(lake.path).alter.add_constraint({"positive": "id > 0"})
-    assert code("five", lake.spec("append")) == "TABLE_UNFIT"
-    assert lake.ids == [1]
+    failed = lake.publish("two", lake.spec("append"), [row(2)]).failed
+    assert failed is not None
+    assert (failed.code, lake.ids) == ("TABLE_UNFIT", [1])
 
 
 @pytest.mark.parametrize("text", ["", "__HIVE_DEFAULT_PARTITION__"])
-def test_a_partition_that_other_readers_take_for_null_is_refused(lake: Lake, text: str) -> None:
+def test_a_partition_that_other_readers_take_for_null_is_refused(
+    lake: DeltaLake, text: str
+) -> None:
     failed = lake.publish(
         "one", lake.spec("append", partition_by=("air",)), [row(1, air=text)]
     ).failed
@@ -352,7 +51,7 @@ def test_a_partition_that_other_readers_take_for_null_is_refused(lake: Lake, tex
 
 
 def test_files_of_a_publisher_that_has_not_made_the_table_yet_fail_no_other_job(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = lake.spec("append", partition_by=("day",))
     first, second = lake.stage("one", output, [row(1)]), lake.stage("two", output, [row(2)])
@@ -376,63 +75,7 @@ def test_files_of_a_publisher_that_has_not_made_the_table_yet_fail_no_other_job(
     assert lake.ids == [1, 2]
 
 
-@pytest.mark.variant
-@pytest.mark.parametrize(
-    ("partition_by", "extra", "code"),
-    [((), "", "PARTITION_MISMATCH"), (("day",), "more", "SCHEMA_MISMATCH"), (("day",), "", None)],
-)
-@pytest.mark.parametrize("dies", ["before its slot is known", "before its table is made", "never"])
-def test_a_job_that_comes_first_after_the_check_is_seen(
-    lake: Lake,
-    monkeypatch: pytest.MonkeyPatch,
-    dies: str,
-    partition_by: tuple[str, ...],
-    extra: str,
-    code: str | None,
-) -> None:
-    """Of two jobs that make one table, the second was checked while there was none."""
-    points = {
-        "before its slot is known": [Point.AFTER_ENTRY],
-        "before its table is made": [Point.BEFORE_TABLE],
-    }
-    first = lake.stage("one", lake.spec("append", partition_by=("day",)), [row(1)])
-    second = lake.stage("two", lake.spec("append", partition_by=partition_by), [row(2)], extra)
-
-    def then_another_publishes(*arguments: Any) -> Target:
-        found = check(*arguments)
-        monkeypatch.setattr(tables, "check", check)
-        with armed(Death(points.get(dies, []))), suppress(Died):
-            publish(first)
-        return found
-
-    monkeypatch.setattr(tables, "check", then_another_publishes)
-    failed = publish(second).failed
-    assert (failed.code if failed is not None else None) == code
-    assert publish(first).version == 1
-    assert lake.ids == ([1] if code else [1, 2])
-
-
-def test_a_table_that_somebody_changes_after_the_entry_gets_no_rows_with_other_columns(
-    lake: Lake,
-) -> None:
-    lake.publish("one", lake.spec("append"), [row(1)])
-    request = lake.stage("two", lake.spec("append"), [row(2)])
-    with armed(Death([Point.AFTER_ENTRY])), pytest.raises(Died):
-        publish(request)
-    others = pa.table({"id": ["text"], "day": [ONE], "air": ["UA"]})
-    write_deltalake(lake.path, others, mode="overwrite", schema_mode="overwrite")
-
-    with pytest.raises(
-        TableTrouble, match=r"entry 2 of the log .* changed id from string to bigint"
-    ):
-        publish(request)
-    assert DeltaTable(lake.path).to_pyarrow_table()["id"].to_pylist() == ["text"]
-    DeltaTable(lake.path).restore(0)
-    assert publish(request).version == 2
-    assert lake.ids == [1, 2]
-
-
-def test_a_folder_with_files_and_a_place_in_the_warehouse_are_refused(lake: Lake) -> None:
+def test_a_folder_with_files_and_a_place_in_the_warehouse_are_refused(lake: DeltaLake) -> None:
     Path(lake.path).mkdir(parents=True)
     Path(lake.path, "something.csv").write_text("a")
     failed = lake.publish("one", lake.spec("append"), [row(1)]).failed
@@ -466,7 +109,7 @@ def test_files_of_others_are_found_wherever_they_stand(
 
 
 def test_a_place_where_nothing_can_be_written_is_found_before_the_entry_so_a_cancel_ends_the_job(
-    lake: Lake,
+    lake: DeltaLake,
 ) -> None:
     Path(lake.root).mkdir()
     Path(lake.root).with_name("file").write_text("no folder")
@@ -484,83 +127,7 @@ def test_a_place_where_nothing_can_be_written_is_found_before_the_entry_so_a_can
     assert lake.ids == [2]
 
 
-@pytest.mark.variant
-@pytest.mark.parametrize("mode", ["append", "replace", "partition_overwrite", "merge"])
-@pytest.mark.parametrize("point", [Point.AFTER_ENTRY, Point.BEFORE_TABLE, Point.AFTER_TABLE])
-def test_a_publisher_that_dies_is_followed_and_the_table_has_one_commit(
-    lake: Lake, mode: str, point: Point
-) -> None:
-    more = {"keys": ("id",)} if mode == "merge" else {"partition_by": ("day",)}
-    output = lake.spec(mode, **more)
-    lake.publish("one", output, [row(1, ONE), row(2, TWO)])
-    request = lake.stage("two", output, [row(3, ONE)])
-    with armed(Death([point])), pytest.raises(Died):
-        publish(request)
-    assert lake.version == (1 if point is Point.AFTER_TABLE else 0)
-
-    assert publish(request).version == 2
-    assert publish(request).version == 2
-    assert lake.version == 1
-    assert (
-        lake.ids
-        == {"append": [1, 2, 3], "replace": [3], "partition_overwrite": [2, 3], "merge": [1, 2, 3]}[
-            mode
-        ]
-    )
-
-
-def test_a_cancel_that_comes_after_the_slot_writes_the_table_too(lake: Lake) -> None:
-    request = lake.stage("one", lake.spec("append"), [row(1)])
-    with armed(Death([Point.BEFORE_TABLE])), pytest.raises(Died):
-        publish(request)
-    assert abort(request, Reason("USER_CANCELED", "by alice")).version == 1
-    assert lake.ids == [1]
-
-
-def test_entries_are_written_in_the_order_of_the_log_whoever_comes_first(lake: Lake) -> None:
-    late = lake.stage("one", lake.spec("replace"), [row(1)])
-    with armed(Death([Point.BEFORE_TABLE])), pytest.raises(Died):
-        publish(late)
-
-    lake.publish("two", lake.spec("replace"), [row(2)])
-    assert publish(late).version == 1
-    assert (lake.ids, lake.version) == ([2], 1)
-    assert DeltaTable(lake.path, version=0).to_pyarrow_table()["id"].to_pylist() == [1]
-
-
-def test_two_publishers_at_once_make_one_commit_for_each_job(lake: Lake) -> None:
-    requests = [lake.stage(f"job{i}", lake.spec("append"), [row(i)]) for i in range(4)]
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(publish, [*requests, *requests]))
-
-    assert found[:4] == found[4:]
-    assert (lake.ids, lake.version) == ([0, 1, 2, 3], 3)
-
-
-@pytest.mark.variant
-@pytest.mark.parametrize("mode", ["append", "replace", "merge"])
-def test_a_writer_from_outside_that_comes_between_is_seen(lake: Lake, mode: str) -> None:
-    output = lake.spec(mode, **({"keys": ("id",)} if mode == "merge" else {}))
-    lake.publish("one", output, [row(1)])
-    schema = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
-    came: list[Point] = []
-
-    def outside(point: Point, job: str) -> None:
-        if point is Point.BEFORE_TABLE and not came:
-            came.append(point)
-            # Between the look at the table and the commit: the publisher has the version before in
-            # its hands.
-            write_deltalake(
-                lake.path, pa.Table.from_pylist([row(2), row(3)], schema), mode="append"
-            )
-
-    with armed(outside):
-        lake.publish("two", output, [row(3, ONE, "DL")])
-    assert lake.ids == {"append": [1, 2, 3, 3], "replace": [3], "merge": [1, 2, 3]}[mode]
-    assert lake.version == 2
-
-
-def test_a_table_that_is_away_is_tried_again_and_the_error_says_which(lake: Lake) -> None:
+def test_a_table_that_is_away_is_tried_again_and_the_error_says_which(lake: DeltaLake) -> None:
     lake.publish("one", lake.spec("append"), [row(1)])
     request = lake.stage("two", lake.spec("append"), [row(2)])
     with armed(Death([Point.AFTER_ENTRY])), pytest.raises(Died):
@@ -575,100 +142,3 @@ def test_a_table_that_is_away_is_tried_again_and_the_error_says_which(lake: Lake
     shutil.move(away, lake.path)
     assert publish(request).version == 2
     assert lake.ids == [1, 2]
-
-
-def test_the_log_names_the_table_and_a_vacuum_takes_staged_files_alone(lake: Lake) -> None:
-    lake.publish("one", lake.spec("append"), [row(1)])
-    lake.publish("two", lake.spec("append"), [row(2)])
-    place = Warehouse(lake.root)
-
-    table = place.dataset("flights").table
-    assert table is not None
-    assert (table.format, table.path) == ("delta", lake.path)
-    assert [entry.job for entry in place.history("flights", 10)] == ["two", "one"]
-    with pytest.raises(DatasetNotFound, match="read_delta"):
-        published_files(lake.root, "flights")
-    with pytest.raises(DatasetNotFound, match="read_delta"):
-        published(None, lake.root, "flights")  # refused before Spark is asked
-    assert vacuum(place, lambda path: False, keep=1, before=2000.0).files == 2
-    lake.publish("three", lake.spec("append"), [row(3)])
-    assert lake.ids == [1, 2, 3]
-
-
-def test_a_vacuum_leaves_what_a_table_still_lacks(lake: Lake) -> None:
-    request = lake.stage("one", lake.spec("append"), [row(1)])
-    with armed(Death([Point.BEFORE_TABLE])), pytest.raises(Died):
-        publish(request)
-    assert vacuum(Warehouse(lake.root), lambda path: False, keep=1, before=2000.0).files == 0
-    publish(request)
-    assert lake.ids == [1]
-
-
-def test_a_warehouse_that_was_restored_from_an_older_copy_does_not_pass_over_a_publish(
-    lake: Lake,
-) -> None:
-    lake.publish("one", lake.spec("append"), [row(1)])
-    shutil.copytree(lake.root, f"{lake.root}.copy")
-    lake.publish("two", lake.spec("append"), [row(2)])
-    shutil.rmtree(lake.root)
-    shutil.move(f"{lake.root}.copy", lake.root)
-
-    failed = lake.publish("three", lake.spec("append"), [row(3)]).failed
-    assert failed is not None
-    assert "restored from an older copy" in failed.text
-
-
-def test_a_dataset_of_the_warehouse_becomes_a_table_only_by_replace(lake: Lake) -> None:
-    lake.publish("one", OutputSpec(), [row(1)])
-    failed = lake.publish("two", lake.spec("append"), [row(2)]).failed
-    assert failed is not None
-    assert failed.code == "FORMAT_MISMATCH"
-    lake.publish("three", lake.spec("replace"), [row(3)])
-    assert lake.ids == [3]
-    lake.publish("four", OutputSpec(), [row(4)])
-    assert len(published_files(lake.root, "flights")) == 1
-
-
-@pytest.mark.parametrize(
-    ("output", "words"),
-    [
-        ({"mode": "merge", "keys": ["id"]}, "wants format: delta"),
-        ({"mode": "merge", "format": "delta", "path": "/data/t"}, "wants keys:"),
-        ({"format": "delta", "path": "/data/t", "keys": ["id"]}, "for mode: merge alone"),
-        ({"format": "delta"}, "wants path:"),
-        ({"path": "/data/t"}, "for format: delta alone"),
-        ({"format": "delta", "path": "data/t"}, "must be an absolute path"),
-        ({"format": "delta", "path": "file:///"}, "names no table"),
-        ({"format": "delta", "path": "//"}, "names no table"),
-        ({"format": "delta", "path": "s3://"}, "names no table"),
-        ({"format": "delta", "path": "s3://bucket"}, "names no table"),
-        ({"format": "delta", "path": "s3://key:secret@bucket/t"}, "holds a user or a key"),
-        ({"format": "delta", "path": "/data/../t"}, "must be an absolute path"),
-    ],
-)
-def test_what_does_not_fit_together_is_refused(output: Any, words: str) -> None:
-    steps = [{"name": "load", "steps": [{"python": "m:load", "output": "flights"}]}]
-    with pytest.raises(SpecError, match=words):
-        JobSpec.model_validate({"name": "nightly", "outputs": {"flights": output}, "groups": steps})
-
-
-def test_two_outputs_with_one_table_are_refused() -> None:
-    steps = [
-        {
-            "name": "load",
-            "steps": [{"python": "m:a", "output": "a"}, {"python": "m:b", "output": "b"}],
-        }
-    ]
-    table = {"format": "delta", "path": "/data/t"}
-    outputs = {"a": table, "b": {**table, "path": "file:///data//t/"}}
-    with pytest.raises(SpecError, match="the same table"):
-        JobSpec.model_validate({"name": "nightly", "outputs": outputs, "groups": steps})
-
-
-def test_a_job_that_reads_a_table_as_a_published_dataset_is_told_and_never_finds_it_empty(
-    lake: Lake,
-) -> None:
-    lake.publish("one", lake.spec("append"), [row(1)])
-
-    with pytest.raises(InputNotPublished, match=f"is published as the Delta table {lake.path}"):
-        PublishedDatasets(Warehouse(lake.root), 1).read("flights")

@@ -11,7 +11,8 @@ import pytest
 import redis
 
 from tests.support.failpoints import Died, Once, armed
-from tests.unit.coordinator.publishing.test_delta_tables import Lake, row
+from tests.support.tables.delta_lake import DeltaLake
+from tests.support.tables.lake import row
 from tests.unit.coordinator.publishing.test_modes import APPEND, BY_DAY, Nightly
 from tests.unit.coordinator.publishing.test_publish_outputs import FLIGHTS, schema
 from tests.unit.coordinator.publishing.test_vacuum import clean
@@ -192,7 +193,7 @@ def test_what_is_no_version_of_the_dataset_is_refused(nightly: Restorer) -> None
 
 
 def test_a_delta_table_is_restored_there(tmp_path: Path, client: redis.Redis) -> None:
-    lake = Lake(str(tmp_path / "warehouse"), str(tmp_path / "lake/flights"))
+    lake = DeltaLake(str(tmp_path / "warehouse"), str(tmp_path / "lake/flights"))
     for job, id_ in (("one", 1), ("two", 2)):
         lake.publish(job, lake.spec("replace"), [row(id_)])
     with pytest.raises(
