@@ -27,7 +27,8 @@ class Catalog:
         self._jvm, self._context = context._jvm, context
         # Of the runner, and on the disk that Spark has for temporary files.
         self._own = Path(context._temp_dir) / "catalog"
-        self._own.mkdir()
+        # There already, if another driver of this process has the same context.
+        self._own.mkdir(exist_ok=True)
         shared, named = session._jsparkSession.sharedState(), session.conf.get(_FOLDER)
         # What Spark takes by itself is nobody's folder.
         self._named = "" if unquote(named).endswith(f"{os.getcwd()}/spark-warehouse") else named

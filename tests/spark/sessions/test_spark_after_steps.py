@@ -111,3 +111,10 @@ def test_no_later_group_fails_for_what_a_step_did_to_spark(
     # The trial of the host does not take what the step left for a fault of the host.
     assert run("adds_and_raises").startswith("STEP_FAILED: ValueError: an ordinary error")
     assert run("innocent") == "succeeded"
+
+
+def test_a_job_runs_in_a_process_in_which_the_test_kit_has_a_session(
+    in_kit: Run, in_process: Run
+) -> None:
+    for run in (in_kit, in_process, in_kit):
+        assert run("innocent") == "succeeded"

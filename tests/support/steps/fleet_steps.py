@@ -481,8 +481,10 @@ def fills_temporary_folders(spark: Any, ctx: Any, started: str, gate: str) -> No
     of_scratch.touch()
     places = [str(of_scratch)]
     if spark is not None:
-        spark.range(1000).repartition(4).count()
-        places.append(str(next(ctx.scratch.parent.rglob("shuffle_*"))))
+        # Beside the blocks of shuffles, which Spark itself may remove at any time.
+        of_blocks = next(ctx.scratch.parent.rglob("blockmgr-*")) / "block"
+        of_blocks.touch()
+        places.append(str(of_blocks))
         places.append(spark._jvm.java.io.File.createTempFile("of-java", "").getAbsolutePath())
         # Where S3A keeps what it uploads, below this.
         hadoop = spark.sparkContext._jsc.hadoopConfiguration().get("hadoop.tmp.dir")
