@@ -1,9 +1,8 @@
-"""Lays out a graph in layers from left to right, so that few lines cross and most are straight
-(pure).
+"""Lays out a graph in layers from left to right, with few crossings and straight lines (pure).
 
-The steps are those of Sugiyama, Tagawa and Toda (1981): layers, order within a layer, then the
-places. Places are least squares under the distances that must be kept, which pooling of neighbours
-solves exactly.
+The steps are those of Sugiyama, Tagawa and Toda (1981): layers, the order within each layer, then
+the positions. Positions are the least squares solution under minimum distances, which pooling of
+adjacent nodes solves exactly.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from itertools import pairwise
 
 GAP_X, GAP_Y = 56.0, 18.0  # between layers, and between boxes of a layer
 LINE_Y = 10.0  # between two lines that pass a layer
-ORDERINGS, PLACINGS = 12, 16  # sweeps over all layers, and
-SWEPT = 50_000  # lines that are looked at in all of them, but for the first two
-# Layers that all lines may pass; of a graph with more, lines that others imply are left out.
+ORDERINGS, PLACINGS = 12, 16  # sweeps over all layers
+SWEPT = 50_000  # lines that all sweeps but the first two process
+# Layers that all lines may pass; above it, lines that others imply are left out.
 PASSED = 5_000
-STRAIGHT = 8.0  # weight of a line that passes a layer, against that of a box
+STRAIGHT = 8.0  # weight of a line that passes a layer; that of a box is 1
 JUNCTION = (6.0, 6.0)
 
 Size = tuple[float, float]
@@ -30,7 +29,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where a node stands: its upper left corner and its size."""
+    """The upper left corner and the size of a node."""
 
     x: float
     y: float
@@ -40,8 +39,9 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One edge. A line between the points ``2n`` and ``2n + 1`` crosses a gap; the others pass a
-    layer, level.
+    """One edge.
+
+    A line between the points ``2n`` and ``2n + 1`` crosses a gap; the others pass a layer, level.
     """
 
     source: str
@@ -51,8 +51,10 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A graph with places. ``junctions``: boxes at which lines meet that would else be one for each
-    pair of nodes.
+    """A graph with positions.
+
+    Attributes:
+        junctions: boxes at which lines meet that would otherwise connect each pair of nodes.
     """
 
     width: float
@@ -64,7 +66,7 @@ class Layout:
 
 @dataclass(slots=True)
 class _Node:
-    """A node, a junction, or the place where a long line passes a layer (``passing``)."""
+    """A node, a junction, or the point at which a long line passes a layer (``passing``)."""
 
     name: str
     size: Size
@@ -80,10 +82,9 @@ class _Node:
 
 
 def lay_out(sizes: Mapping[str, Size], needs: Mapping[str, Sequence[str]]) -> Layout:
-    """Places for the nodes in ``sizes``, each to the right of what it needs. The same graph gets
-    the same places.
+    """Return positions for the nodes in ``sizes``, each to the right of the nodes that it needs.
 
-    Raises: CycleError.
+    The same graph gets the same positions. Raises: CycleError.
     """
     dependencies = {
         name: tuple(dict.fromkeys(n for n in needs.get(name, ()) if n in sizes)) for name in sizes
@@ -114,16 +115,14 @@ def lay_out(sizes: Mapping[str, Size], needs: Mapping[str, Sequence[str]]) -> La
 
 
 def _join_lines(needs: dict[str, tuple[str, ...]], nodes: dict[str, _Node]) -> list[str]:
-    """Put a junction between several nodes and what all of them need, where that takes fewer
-    lines.
-    """
+    """Add a junction between nodes and their common needs, where that takes fewer lines."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, dependencies in needs.items():
         alike.setdefault(dependencies, []).append(name)
     junctions: list[str] = []
     for dependencies, names in alike.items():
         if len(dependencies) * len(names) > len(dependencies) + len(names) + 1:
-            junction = f"\0{len(junctions)}"  # no name of a group has this
+            junction = f"\0{len(junctions)}"  # not part of a name
             junctions.append(junction)
             nodes[junction] = _Node(junction, JUNCTION)
             needs[junction] = dependencies
@@ -132,10 +131,9 @@ def _join_lines(needs: dict[str, tuple[str, ...]], nodes: dict[str, _Node]) -> l
 
 
 def _in_order(needs: Mapping[str, Sequence[str]], nodes: Mapping[str, _Node]) -> list[_Node]:
-    """The nodes with their lines and layers, each after what it needs.
+    """Return the nodes with their lines and layers, each after the nodes that it needs.
 
-    Each is one layer after the last that it needs, or farther to the right where that shortens more
-    lines.
+    Each is one layer after the last node that it needs, or later if that shortens more lines.
     """
     order = [nodes[name] for name in TopologicalSorter(needs).static_order()]
     for node in order:
@@ -151,7 +149,7 @@ def _in_order(needs: Mapping[str, Sequence[str]], nodes: Mapping[str, _Node]) ->
 
 
 def _without_implied(order: Sequence[_Node]) -> dict[str, tuple[str, ...]]:
-    """The needs of each node, without what something else that it needs has needed before."""
+    """Return the needs of each node without those that another need implies."""
     bit = {node.name: 1 << n for n, node in enumerate(order)}
     earlier: dict[str, int] = {}
     for node in order:
@@ -165,7 +163,7 @@ def _without_implied(order: Sequence[_Node]) -> dict[str, tuple[str, ...]]:
 
 
 def _spread_unbound(order: Sequence[_Node]) -> None:
-    """Put the nodes without any line side by side, not into one long column."""
+    """Put the nodes without lines side by side, not into one long column."""
     unbound = [node for node in order if not node.before and not node.after]
     deepest = max((node.layer for node in order), default=0)
     columns = max(deepest + 1, min(6, math.isqrt(len(unbound))))
@@ -174,9 +172,7 @@ def _spread_unbound(order: Sequence[_Node]) -> None:
 
 
 def _pass_layers(source: _Node, target: _Node) -> list[_Node]:
-    """Put a node into each layer between the two, so that each line goes from one layer to the
-    next.
-    """
+    """Add a node to each layer between the two, so that each line ends in the next layer."""
     passed = [
         _Node(f"{source.name}\0{target.name}", (0.0, 0.0), True, layer)
         for layer in range(source.layer + 1, target.layer)
@@ -191,9 +187,7 @@ def _pass_layers(source: _Node, target: _Node) -> list[_Node]:
 
 
 def _fewest_crossings(layers: list[list[_Node]]) -> list[list[_Node]]:
-    """The order of each layer: nodes go to the middle of their neighbours, from left to right and
-    back.
-    """
+    """Sort each layer by the mean position of the neighbors, from left to right and back."""
     best, fewest = layers, _crossings(layers)
     lines = sum(len(node.after) for layer in layers for node in layer)
     for sweep in range(max(2, min(ORDERINGS, SWEPT // (lines + 1)))):
@@ -265,9 +259,7 @@ def _place(layers: Sequence[Sequence[_Node]]) -> None:
 
 
 def _place_layer(layer: Sequence[_Node], targets: Sequence[float]) -> None:
-    """Set the middle of each node as near to ``targets`` as the distances allow, in the sense of
-    least squares.
-    """
+    """Set the middle of each node as close to ``targets`` as the distances allow."""
     offsets = [0.0]
     for above, below in pairwise(layer):
         offsets.append(

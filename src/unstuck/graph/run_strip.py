@@ -1,5 +1,5 @@
-"""Draws the last runs of a schedule as a strip: a bar for each, as high as it took long, the newest
-on the right.
+"""Draws the last runs of a schedule: a bar for each, as high as its duration, the newest on the
+right.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ SIGN = 9.0  # font size of the sign below a bar
 
 @dataclass(frozen=True, slots=True)
 class StripRun:
-    """One run. ``title``: all that is to be told of it; ``took``: seconds, None while it is not
-    known.
+    """One run.
+
+    Attributes:
+        title: the text of the tooltip.
+        took: seconds; None if not known yet.
     """
 
     status: str
@@ -27,7 +30,7 @@ class StripRun:
 
 
 def run_strip(runs: Sequence[StripRun], label: str) -> Svg:
-    """The picture of ``runs``, the oldest first; ``label``: what a reader hears of it."""
+    """Draw ``runs``, the oldest first. ``label``: the text for screen readers."""
     longest = max((run.took or 0.0 for run in runs), default=0.0)
     bars = []
     for n, run in enumerate(runs):

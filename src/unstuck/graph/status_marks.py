@@ -1,6 +1,6 @@
-"""The sign and the colours of each status, the same on the terminal, in pictures and on the page.
+"""The sign and the color of each status, the same on the terminal, in pictures and on the page.
 
-A sign stands beside each colour, since not everybody sees colours apart.
+Each color has a sign, because not everybody can distinguish colors.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ from typing import NamedTuple
 
 
 class Mark(NamedTuple):
-    """``symbol``: one character. ``colour``: its name; ``line`` and ``fill``: that colour on white
-    paper.
+    """The mark of a status.
+
+    Attributes:
+        symbol: one character.
+        colour: the name of the color.
+        line, fill: the color on white paper.
     """
 
     symbol: str
@@ -48,7 +52,7 @@ _SIGNS = {
     "FINISHED": "✓ green",
     "LOST": "? yellow",
     "RELEASED": "↩ grey",
-    # Of runners, coordinators, queues, schedules, and findings of the doctor.
+    # Runners, coordinators, queues, schedules, and findings of the doctor.
     "IDLE": "○ grey",
     "BUSY": "● blue",
     "SILENT": "? red",
@@ -65,10 +69,10 @@ MARKS = {name: Mark(text[0], text[2:], *_COLOURS[text[2:]]) for name, text in _S
 
 
 def mark(status: str) -> Mark:
-    """The mark of a status, a state, an outcome of an attempt, or a level of a finding."""
+    """Return the mark of a status, a state, an outcome of an attempt, or a level of a finding."""
     return MARKS.get(status.upper(), UNKNOWN)
 
 
 def css_class(status: str) -> str:
-    """The class of whatever has this status: ``s-failed``."""
+    """Return the CSS class of a status: ``s-failed``."""
     return f"s-{status.lower()}"

@@ -1,8 +1,7 @@
-"""Writes SVG that needs no style sheet: each text escaped, colours as presentation attributes,
-classes for a page.
+"""Writes SVG that needs no style sheet: escaped text, colors as attributes, classes for a page.
 
-A strict content policy of a page allows it, since it holds no style and no script. Text and lines
-take the colour of the text around them.
+A strict content security policy allows it, because it has no styles and no scripts. Text and lines
+have the color of the surrounding text.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from unstuck.tasks.terminal_text import printable
 
 SANS = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
 MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace"
-CHARACTER = 0.62  # of the font size: the width of a character of MONO
-INK = "#1f2933"  # of text and lines where there is no text around
-SOFT = 0.7  # opacity of text and lines that matter less
+CHARACTER = 0.62  # width of a character of MONO, as a share of the font size
+INK = "#1f2933"  # color of text and lines in a file of its own
+SOFT = 0.7  # opacity of secondary text and lines
 
 
 class Svg(str):
-    """A picture. A template may insert it as it is."""
+    """A picture. Templates insert it without escaping."""
 
     __slots__ = ()
 
@@ -32,9 +31,13 @@ class Svg(str):
 
 
 def element(name: str, *content: str, **attributes: Any) -> str:
-    """An element. ``content``: elements, or text that was escaped; of a name like ``font_size``,
-    ``_`` stands for ``-``, and ``class_`` is ``class``. An attribute that is None or empty is left
-    out."""
+    """Return an element.
+
+    Args:
+        content: elements, or escaped text.
+        attributes: ``font_size`` is written as ``font-size``, and ``class_`` as ``class``. None and
+            empty text are left out.
+    """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_written(value)}"'
         for key, value in attributes.items()
@@ -50,24 +53,23 @@ def text(x: float, y: float, words: str, **attributes: Any) -> str:
 
 
 def title(words: str) -> str:
-    """The text of an element that a reader hears, and that is shown when the pointer stands on
-    it.
-    """
+    """Return the title of an element: its tooltip, and its text for screen readers."""
     return element("title", plain(words))
 
 
 def linked(href: str, *content: str) -> str:
-    """``content`` within a link, if there is one."""
+    """Return ``content`` within a link, if ``href`` is not empty."""
     return element("a", *content, href=href) if href else "".join(content)
 
 
 def picture(
     width: float, height: float, label: str, content: Iterable[str], *, role: str = "img"
 ) -> Svg:
-    """A whole picture.
+    """Return a whole picture.
 
     Args:
-        role: ``img``, or ``group`` where it holds links, which a reader would not find in an image.
+        label: the text for screen readers.
+        role: ``img``, or ``group`` for a picture with links, which readers do not find in an image.
     """
     return Svg(
         element(
@@ -86,7 +88,7 @@ def picture(
 
 
 def on_paper(drawn: Svg) -> str:
-    """A picture as a file of its own, on white paper: what shows it may be dark."""
+    """Return a picture as a file of its own, on white paper, because viewers may be dark."""
     head, rest = drawn.split("</title>", 1)
     paper = element("rect", width="100%", height="100%", fill="#ffffff")
     inked = head.replace("<svg ", f'<svg color="{INK}" ', 1)
@@ -94,7 +96,7 @@ def on_paper(drawn: Svg) -> str:
 
 
 def cut(words: str, width: float, size: float) -> str:
-    """``words`` in one line, cut to so many pixels of MONO at this font size."""
+    """Return ``words`` in one line, cut to ``width`` pixels of MONO at this font size."""
     words = " ".join(words.split())
     cells = int(width / (size * CHARACTER) + 0.01)
     return (
@@ -105,7 +107,7 @@ def cut(words: str, width: float, size: float) -> str:
 
 
 def width_of(words: str, size: float) -> float:
-    """Pixels that ``words`` take in MONO at this font size."""
+    """Return the width of ``words`` in pixels of MONO at this font size."""
     return cell_len(words) * size * CHARACTER
 
 

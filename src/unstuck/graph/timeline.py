@@ -1,6 +1,4 @@
-"""Draws the attempts of a job over time: a row for each group or fork, pale while an attempt was
-queued.
-"""
+"""Draws the attempts of a job over time: a row for each group or fork, pale while queued."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ from unstuck.tasks.duration import format_duration
 WIDTH, LABEL, ROW, BAR, TOP = 940.0, 200.0, 20.0, 11.0, 22.0
 SIZE = 11.5  # font size
 NARROWEST = 2.0  # pixels of a bar
-# Bars of a row that are drawn each for itself; those of more attempts are drawn in one where they
-# touch.
+# Bars of a row that are drawn separately; above it, bars that touch are merged.
 APART = 40
 ROWS = 40
 _STEPS = (
@@ -45,7 +42,7 @@ _WORRYING = ("FAILED", "LOST", "CANCELED", "RUNNING", "QUEUED")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An outcome that came too late and changed nothing; ``text`` says so."""
+    """An outcome that came too late and changed nothing. ``text``: the tooltip."""
 
     at: float
     text: str
@@ -53,8 +50,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A group, or a whole fork, with its attempts in any order, and what fenced ones reported in
-    vain.
+    """A group, or a whole fork, with its attempts in any order.
+
+    Attributes:
+        refused: outcomes that fenced attempts reported.
     """
 
     name: str
@@ -77,12 +76,12 @@ def timeline(
     href: Callable[[str], str] = lambda name: "",
     most: int = ROWS,
 ) -> Svg:
-    """The picture of all attempts up to ``now``.
+    """Draw all attempts up to ``now``.
 
     Args:
-        label: what a reader hears of the picture.
-        href: where a click on the name of a row leads; empty: nowhere.
-        most: rows at most. Of more, those are drawn whose attempts need a look.
+        label: the text for screen readers.
+        href: returns the address to which the name of a row leads; empty for none.
+        most: maximum number of rows. If there are more, those that need attention are drawn.
     """
     shown = _most_worrying([row for row in rows if row.attempts], most)
     begin = min((attempt.queued_at for row in shown for attempt in row.attempts), default=now)
@@ -202,7 +201,7 @@ def _bars(attempt: AttemptInfo, now: float, x: Callable[[float], float]) -> Iter
 
 
 def _merged(bars: Iterable[_Bar], outcome: str) -> Iterator[_Bar]:
-    """The bars of one outcome, those in one that touch each other."""
+    """Yield the bars of one outcome. Bars that touch are merged."""
     alike = sorted((bar for bar in bars if bar.outcome == outcome), key=lambda bar: bar.start)
     reach, begun, ends = 0.0, [0], []
     for n, (bar, after) in enumerate(pairwise(alike), 1):
@@ -223,7 +222,7 @@ def _rect(bar: _Bar, y: float, crowded: bool) -> str:
     half = crowded and bar.outcome not in (
         "QUEUED",
         "SUCCEEDED",
-    )  # what lies below it is still to be seen
+    )  # the bar below stays visible
     return element(
         "rect",
         title(bar.label),

@@ -1,6 +1,4 @@
-"""The lines that a local fleet says, at the terminal and in a file, and the rotation of its
-logs.
-"""
+"""The messages of a local fleet, on the terminal and in a file, and the rotation of its logs."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ _CHUNK = 1_000_000  # bytes
 
 
 class Console:
-    """Prints a line at the terminal and, while ``keeps`` is true, appends it with its time to a
-    file. Never raises.
+    """Prints lines on the terminal and, while ``keeps`` is true, appends them to a file. Never
+    raises.
     """
 
     def __init__(
@@ -44,9 +42,7 @@ class Console:
 
 
 def _print(line: str) -> None:
-    """Write to standard output, without waiting for a terminal that is held, or failing for one
-    that is closed.
-    """
+    """Write to standard output. A stopped terminal is not waited for, a closed one is no error."""
     _stdout().emit(logging.makeLogRecord({"msg": line}))
 
 

@@ -1,4 +1,4 @@
-"""The home of a local fleet: one folder with its lock, its address, its logs and its Valkey's data.
+"""The home of a local fleet: one folder with its lock, its address, its logs and its Valkey data.
 
 Two fleets never share a home. The kernel keeps the lock (``flock``), so the lock ends with the
 processes that hold it.
@@ -41,13 +41,13 @@ class Home:
         self._lock: int | None = None
 
     def lock(self) -> int:
-        """Take the home for this process; returns the file descriptor that holds the lock.
+        """Lock the home for this process. Returns the file descriptor that holds the lock.
 
         The embedded Valkey inherits the descriptor, so the home stays locked until the server of a
         killed fleet ends.
 
         Raises:
-            FleetRunning: another process holds it; the sentence names its pid.
+            FleetRunning: another process holds it; the message has its pid.
         """
         for folder in (self.valkey, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
@@ -76,9 +76,7 @@ class Home:
         )
 
     def unlock(self) -> None:
-        """Give the home back. The lock file stays: removing it would let two processes lock two
-        files.
-        """
+        """Unlock the home. The lock file stays: without it, two processes could lock two files."""
         if self._lock is not None:
             # Explicitly: a process that could not be ended may still hold the descriptor.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
@@ -86,8 +84,8 @@ class Home:
             self._lock = None
 
     def port(self) -> int:
-        """A port for the embedded server: the one of last time while it is free, so that open
-        terminals go on.
+        """Return a port for the embedded server: the last one if it is free, so open terminals
+        still work.
         """
         remembered = self.valkey / "port"
         with suppress(OSError, ValueError):
@@ -99,7 +97,7 @@ class Home:
         return port
 
     def password(self) -> str:
-        """The password of the embedded server: that of last time, so that open terminals go on."""
+        """Return the password of the embedded server, which stays the same."""
         words = self.config.read_text().split() if self.config.exists() else []
         if len(words) != 2:
             words = ["requirepass", secrets.token_hex(16)]
@@ -107,19 +105,16 @@ class Home:
         return words[1]
 
     def web_token(self) -> Path:
-        """The file with the token of the page: that of last time, so that who is logged in stays
-        so.
-        """
+        """Return the file with the token of the page, which stays the same for open logins."""
         file = self.path / "web.token"
         if not file.exists():
             _write_privately(file, secrets.token_urlsafe(24))
         return file
 
     def login_file(self, page: str) -> Path:
-        """A file that a browser opens to log in at ``page``: so the token stands on no terminal and
-        in no command line.
+        """Write a file that logs a browser in at ``page``, so the token is in no command line.
 
-        After Jupyter, which writes such a file too.
+        Jupyter writes such a file too.
         """
         file = self.path / "page.html"
         token = self.web_token().read_text().strip()
@@ -130,34 +125,30 @@ class Home:
 
     @property
     def config(self) -> Path:
-        """The file from which the embedded server reads its password; a command line is shown by
-        ``ps``.
-        """
+        """Write the file with the password of the embedded server: ``ps`` shows command lines."""
         return self.valkey / "password.conf"
 
     @property
     def reach(self) -> str:
-        """The variable that a shell sets to reach the fleet; the password is in the file alone."""
+        """The variable with which a shell reaches the fleet. Only the file has the password."""
         return f'UNSTUCK_REDIS_URL="$(cat {shlex.quote(str(self._url_file))})"'
 
     def announce(self, url: str) -> None:
-        """Write the address of the fleet for other terminals of this user, whole or not at all."""
+        """Write the address of the fleet for other terminals of this user, atomically."""
         _write_privately(self._url_file, url)
 
     def retract(self) -> None:
-        """The fleet is gone: its address must not be found any more."""
+        """Remove the address of the fleet."""
         self._url_file.unlink(missing_ok=True)
 
     @property
     def address(self) -> str | None:
-        """The address of the fleet that was started here and has not ended in good order, or
-        None.
-        """
+        """The address of the last fleet here that has not stopped in good order; None if none."""
         return address_of(self.path)
 
 
 def _write_privately(path: Path, line: str) -> None:
-    """Write or replace a file that no other account of this host may read."""
+    """Write or replace a file that other accounts of this host cannot read."""
     draft = path.with_suffix(".new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -166,11 +157,11 @@ def _write_privately(path: Path, line: str) -> None:
 
 
 def ping(url: str) -> None:
-    """Return if a Redis or Valkey that has loaded its data answers there within a second.
+    """Return if a Redis or Valkey that has loaded its data answers within a second.
 
     Raises:
-        redis.BusyLoadingError: it reads its data from disk, which takes minutes where they are
-        large. redis.RedisError: no answer, or a refusal.
+        redis.BusyLoadingError: it loads its data from disk, which may take minutes.
+        redis.RedisError: no answer, or an error.
     """
     with connect(url, timeout=1.0, repeats=0) as client:
         client.ping()
@@ -195,14 +186,14 @@ def free_port(*preferred: int) -> int:
 
 
 def listens(port: int) -> bool:
-    """True if a process of this host accepts a connection there, on the loopback address."""
+    """Return whether a process accepts connections at this port of the loopback address."""
     with socket.socket() as sock:
         sock.settimeout(1.0)
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _bindable(port: int) -> bool:
-    """True if nobody else has this port on the loopback address."""
+    """Return whether this port of the loopback address is free."""
     with socket.socket() as sock:
         # As Valkey does: connections of the last run that linger in TIME_WAIT do not count.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,9 +1,8 @@
-"""The local fleet behind ``unstuck up``: Valkey, workers, coordinators and a beat, as children of
-one process.
+"""The local fleet behind ``unstuck up``: Valkey, workers, coordinators, a beat and the page.
 
-The children are the ordinary Celery programs of a real fleet; this module starts, supervises and
-ends them. All state is in Valkey and in the warehouse, so every process, this one included, can be
-killed at any time.
+They are the ordinary programs of a real fleet, as children of one process, which starts,
+supervises and stops them. All state is in Valkey and in the warehouse, so every process, this one
+included, can be killed at any time.
 """
 
 from __future__ import annotations
@@ -39,31 +38,31 @@ from unstuck.tasks.transport.redis_client import connect
 
 DEFAULT_SIZE = Size()
 PAGE_PORT = 8620  # or another one, if this is taken
-# A process that ended so often in a row before the fleet was ready will not come up.
+# Ends of a process in a row, before the fleet is ready, after which the start has failed.
 START_TRIES = 3
-# Seconds within which an embedded Valkey must answer, or say that it loads its data.
+# Seconds within which an embedded Valkey must answer, or report that it loads its data.
 VALKEY_TIMEOUT = 20.0
 LOG_LIMIT = 20_000_000  # bytes of a log; a larger one is rotated to NAME.log.1
 SCAN_INTERVAL_S = 0.5  # between two scans of the source of steps
-SIGNAL_WITHIN = 0.5  # seconds until a signal is noticed that did not interrupt the wait for it
-ROTATE_EVERY = 1.0  # seconds between two looks at the sizes of the logs
+SIGNAL_WITHIN = 0.5  # seconds until a signal is noticed that did not interrupt the wait
+ROTATE_EVERY = 1.0  # seconds between two checks of the sizes of the logs
 
 
 class LocalFleet:
-    """A fleet on this machine. ``run()`` keeps it in the foreground; ``with LocalFleet() as fleet``
-    starts and ends it.
+    """A fleet on this machine.
+
+    ``run()`` keeps it in the foreground. ``with LocalFleet() as fleet`` starts and stops it.
 
     Args:
-        home: where logs and Valkey's data are kept; ``.unstuck`` in the current folder if None.
-        redis_url: the Redis to use; ``UNSTUCK_REDIS_URL`` if None; an embedded Valkey if that is
-            unset too.
-        grace: seconds from asking a process to end until it is killed; if None, more than a worker
-            needs to hand back.
-        say: takes each line for the person at the terminal; standard output if None.
-        programs: what to run instead of the Celery programs.
+        home: the folder of its logs and of Valkey's data; by default ``.unstuck`` in this folder.
+        redis_url: the Redis to use; by default ``UNSTUCK_REDIS_URL``, or an embedded Valkey.
+        grace: seconds between SIGTERM and SIGKILL; by default more than a worker needs to hand
+            back.
+        say: receives each line for the user; by default standard output.
+        programs: the programs to run instead of the Celery programs.
         reload: restart a worker when the code of steps that it ran changes below the working
             folder, or in a folder of PYTHONPATH.
-        web: serve the page of the fleet, too.
+        web: serve the page of the fleet.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class LocalFleet:
         self.settings = Settings(redis_url=redis_url) if redis_url else Settings()
         self.grace = self.settings.stop_within() + 5.0 if grace is None else grace
         self.processes: list[SupervisedProcess] = []
-        self.redis_url = ""  # known once the Redis has been started
+        self.redis_url = ""  # set once the Redis has been started
         self._given_url = (
             self.settings.redis_url if "redis_url" in self.settings.model_fields_set else None
         )
@@ -91,8 +90,8 @@ class LocalFleet:
         self._reload = reload
         self._page_port = 0 if web else None
         self._say = Console(self.home.logs / "up.log", say, self.settings.log)
-        # Reentrant: a signal handler would wait for ever for the lock of an Event that its own
-        # thread has taken.
+        # Reentrant: a signal handler would wait forever for the lock of an Event that its own
+        # thread holds.
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._valkey: SupervisedProcess | None = None
@@ -110,11 +109,11 @@ class LocalFleet:
         self.stop()
 
     def start(self) -> None:
-        """Start everything and return; ``wait_ready`` says when it can be used.
+        """Start everything and return. `wait_ready` waits until it can be used.
 
         Raises:
             FleetRunning: another fleet runs in this home.
-            FleetFailed: there is no server program, or the server does not come up.
+            FleetFailed: there is no server program, or the server does not start.
         """
         lock = self.home.lock()
         self._say.keeps = True
@@ -158,11 +157,10 @@ class LocalFleet:
             raise
 
     def wait_ready(self, timeout: float = 90.0) -> bool:
-        """Return True once every worker and coordinator has answered and the page listens; False
-        after a signal.
+        """Wait until every process has answered. Returns False after a signal.
 
         Raises:
-            FleetFailed: a process keeps ending, or one did not answer within ``timeout`` seconds.
+            FleetFailed: a process keeps ending, or did not answer within ``timeout`` seconds.
         """
         silent = {
             process.program.node: process for process in self.processes if process.program.node
@@ -189,13 +187,13 @@ class LocalFleet:
                     waited_for[0],
                 )
                 raise FleetFailed(
-                    f"After {timeout:g} s there is no answer from {names}. "
+                    f"There is no answer from {names} after {timeout:g} s. "
                     f"The end of the log of {first.name} ({first.log}):\n{first.log_tail()}"
                 )
         return False
 
     def stop(self, grace: float | None = None) -> None:
-        """End everything: ask, wait ``grace`` seconds, kill what is left with all that it started.
+        """Stop everything: send SIGTERM, wait ``grace`` seconds, and kill the remaining processes.
 
         Never raises.
         """
@@ -210,10 +208,11 @@ class LocalFleet:
         self.home.unlock()
 
     def run(self) -> int:
-        """Keep the fleet in the foreground until Ctrl-C, SIGTERM or SIGHUP; a second hands back
-        now, a third kills.
+        """Keep the fleet in the foreground until Ctrl-C, SIGTERM or SIGHUP.
 
-        Returns: 0 after a stop that was asked for; 1 if the fleet did not come up.
+        A second signal hands running attempts back at once, a third kills all processes.
+
+        Returns: 0 after a stop; 1 if the fleet did not start.
         Raises: FleetRunning, FleetFailed (from ``start``).
         """
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -234,11 +233,11 @@ class LocalFleet:
                 failed = True
                 self._say(str(error))
             self._say(
-                f"Stopping: what runs has {self.settings.drain_grace:g} s to end, and is then "
-                "handed back. Ctrl-C again does that now."
+                f"Stopping: running attempts have {self.settings.drain_grace:g} s to end, and are "
+                "then handed back. Ctrl-C again hands them back now."
             )
             self.stop()
-            self._say("Stopped. Jobs that were running go on when a fleet is up again.")
+            self._say("Stopped. Running jobs continue when a fleet is up again.")
         finally:
             # Also after an error: the processes are asked to end before the kernel would kill them.
             self.stop()
@@ -247,27 +246,23 @@ class LocalFleet:
         return int(failed)
 
     def _wait_for_a_signal(self) -> None:
-        """Return once a signal has said to end.
+        """Return once a signal has requested the stop.
 
-        The wait is cut into pieces. The kernel may give a signal to another thread; Python then
-        handles it in this one, but only when this one runs again, and a wait without a limit is not
-        interrupted (seen once).
+        The wait has a timeout. The kernel may deliver a signal to another thread; Python then
+        handles it in this one, but only when this one runs again, and a wait without a timeout is
+        not interrupted.
         """
         while True:
             with suppress(queue.Empty):
                 return self._signals.get(timeout=SIGNAL_WITHIN)
 
     def welcome(self) -> str:
-        """The greeting once the fleet is ready: the line to submit with names all that no other
-        terminal knows.
-        """
+        """Return the greeting. Its submit command has all that other terminals do not know."""
         url = self.redis_url
         discoverable = (
             self._valkey is not None and self.home.path == Home().path
         )  # by `with_local_fleet`
-        secret = self._valkey is None and has_password(
-            url
-        )  # it is not written on a terminal; the reader has it
+        secret = self._valkey is None and has_password(url)  # it is not printed; the user knows it
         reach = (
             self.home.reach if self._valkey is not None else f"UNSTUCK_REDIS_URL={shlex.quote(url)}"
         )
@@ -306,10 +301,10 @@ class LocalFleet:
         return process
 
     def _redis_is_ready(self) -> bool:
-        """Wait until it answers; False if a signal said to end meanwhile.
+        """Wait until Redis answers. Returns False after a signal.
 
         Raises:
-            FleetFailed: it does not answer, or the embedded one does not come up.
+            FleetFailed: it does not answer, or the embedded server does not start.
         """
         url = without_password(self.redis_url)
         deadline = time.monotonic() + VALKEY_TIMEOUT
@@ -340,7 +335,7 @@ class LocalFleet:
                         f"The embedded Valkey does not answer at {url}. "
                         f"The end of its log ({self._valkey.log}):\n{self._valkey.log_tail()}"
                     ) from None
-            time.sleep(0.05)  # a server that is not there yet cannot be waited on
+            time.sleep(0.05)  # there is nothing to wait on before the server listens
         return False
 
     @cached_property
@@ -357,7 +352,7 @@ class LocalFleet:
         return app
 
     def _ping(self, nodes: list[str]) -> list[str]:
-        """Those of these Celery nodes that answer within half a second."""
+        """Return the Celery nodes of ``nodes`` that answer within half a second."""
         from kombu.exceptions import OperationalError
 
         if not nodes:
@@ -374,7 +369,7 @@ class LocalFleet:
         return [name for reply in replies for name in reply]
 
     def _end(self, processes: Sequence[SupervisedProcess], grace: float) -> None:
-        """Ask all to end, and kill what has not ended in time.
+        """Send SIGTERM to all processes, and kill those that do not end in time.
 
         A first signal shortens that time, a second ends it.
         """
@@ -393,20 +388,18 @@ class LocalFleet:
                 break
             hurried, now = True, self.settings.stop_within(at_once=True)
             self._say(
-                f"Handing back; what has not ended in {now:g} s is killed. Ctrl-C again kills it "
-                "now."
+                f"Handing back; processes that do not end in {now:g} s are killed. Ctrl-C again "
+                "kills them now."
             )
             deadline = min(deadline, time.monotonic() + now)
             for process in processes:
                 process.stop()  # a worker that gets a second SIGTERM hands back at once
         for process in processes:
             for pid in [] if process.gone else process.kill():
-                self._say(
-                    f"{process.name}: pid {pid} could not be ended; see to it with: kill -9 {pid}"
-                )
+                self._say(f"{process.name}: pid {pid} could not be killed. Try: kill -9 {pid}")
 
     def _source(self) -> SourceWatch:
-        """Where workers find the code of steps. Installed packages are not watched."""
+        """Watch the folders in which workers find the code of steps, without installed packages."""
         folders = [
             os.getcwd(),
             *filter(os.path.isdir, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
@@ -455,5 +448,5 @@ class LocalFleet:
     def _rotate_logs(self) -> None:
         while not self._stopped.wait(ROTATE_EVERY):
             for log in self.home.logs.glob("*.log"):
-                with suppress(OSError):  # it was removed, or is tried again
+                with suppress(OSError):  # removed, or tried again at the next check
                     rotate(log, LOG_LIMIT)

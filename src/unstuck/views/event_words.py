@@ -1,4 +1,4 @@
-"""The events of a job in words. Pure."""
+"""Describes the events of a job in words (pure)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.duration import format_duration
 from unstuck.views.words import count_of, first_line, one_line
 
-CHANGES = 5  # of one alter, written out
+CHANGES = 5  # of an alteration that are shown
 _WORDS = {
     "worker": "on",
     "claimant": "claimant",
@@ -21,13 +21,13 @@ _WORDS = {
 
 
 def told(event: Event) -> tuple[str, str]:
-    """The facts of an event in a few words, and the first line of its text."""
+    """Return the facts of an event in a few words, and the first line of its text."""
     parts = [f"{word} {event[key]}" for key, word in _WORDS.items() if event.get(key)]
-    if "epoch" in event and event["kind"] != REFUSED:  # its sentence says so itself
+    if "epoch" in event and event["kind"] != REFUSED:  # its text has the number
         parts.insert(0, f"attempt {event['epoch']}")
     if "rows" in event:
         parts.append(count_of(event["rows"], "row"))
-    changes = event.get("changes") or ()  # of an alter
+    changes = event.get("changes") or ()  # of an alteration
     parts.extend(map(_change_text, changes[:CHANGES]))
     if len(changes) > CHANGES:
         parts.append(f"{len(changes) - CHANGES} more")
@@ -45,9 +45,7 @@ def _change_text(change: Mapping[str, Any]) -> str:
 
 
 def told_once(events: Iterable[tuple[str, Event]]) -> Iterator[Event]:
-    """The events for people: an error that the event of a group has told stands in no event of the
-    job again.
-    """
+    """Yield the events for people: an event of the job does not repeat the error of its group."""
     reported_errors: set[str] = set()
     for _, event in events:
         begun, _, _ = str(event.get("text", "")).partition(": ")

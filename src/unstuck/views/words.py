@@ -1,10 +1,10 @@
-"""Texts of jobs in a few words: in one line, cut, counted. Pure."""
+"""Short texts: in one line, cut, or with a count (pure)."""
 
 from __future__ import annotations
 
 from unstuck.tasks.terminal_text import printable
 
-FIRST_LINE = 300  # characters of an error where its first line is enough
+FIRST_LINE = 300  # characters of the first line of an error
 
 
 def one_line(text: str) -> str:
@@ -12,7 +12,7 @@ def one_line(text: str) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most ``limit`` characters of ``text``, ended with … after a word if there are more."""
+    """Return at most ``limit`` characters of ``text``, cut after a word, with … for the rest."""
     if len(text) <= limit:
         return text
     begun, space, _ = text[: limit - 1].rpartition(" ")
@@ -20,14 +20,12 @@ def shortened(text: str, limit: int) -> str:
 
 
 def first_line(text: str) -> str:
-    """The first line of an error, with … where there is more; ``show`` and the log have the
-    whole.
-    """
+    """Return the first line of an error, with … for the rest, which ``show`` and the log have."""
     lines = printable(text).strip().splitlines() or [""]
     first = shortened(" ".join(lines[0].split()), FIRST_LINE)
     return first + (" …" if len(lines) > 1 and not first.endswith(" …") else "")
 
 
 def count_of(count: int, what: str) -> str:
-    """``1 row``, ``1,200 rows``."""
+    """Return ``1 row``, ``1,200 rows``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"

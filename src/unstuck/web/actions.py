@@ -1,6 +1,6 @@
-"""The actions of the page: which are legal now, and the requests that take them through the client.
+"""The actions of the page: the legal commands as buttons, and the requests that run them.
 
-A form that is sent twice acts once. Each answer is the sentence that the command line gives.
+A form that is sent twice acts once. Each answer is the text that the command line prints.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from unstuck.tasks.identity import user_here
 from unstuck.web.rendering import client_of, page
 
 MOST_REASON = 500  # characters
-REMEMBERED = 1000  # actions whose forms may be sent again, and change nothing
+REMEMBERED = 1000  # forms that change nothing when they are sent again
 PATHS = {
     TargetKind.JOB: "/jobs",
     TargetKind.GROUP: "/jobs",
@@ -41,11 +41,16 @@ PATHS = {
 
 @dataclass(frozen=True, slots=True)
 class PageAction:
-    """A button: its name and meaning, where its form goes, and the command line that does the same.
+    """A button with its form, and the equivalent command line.
 
     Attributes:
-        ends: it ends something that does not come back.
-        fields: that the form sends beside the reason.
+        label: the text of the button.
+        means: what the command does.
+        href: the address to which the form is sent.
+        command: the command line.
+        ends: whether the command ends something for good.
+        takes_reason: whether the form has a field for a reason.
+        fields: hidden fields of the form.
     """
 
     label: str
@@ -58,17 +63,20 @@ class PageAction:
 
     @property
     def id(self) -> str:
-        """The same at each look, so that an open form is found again."""
+        """The id of the button, which is the same after each refresh, so that an open form stays
+        open.
+        """
         return "-".join(("action", self.href, *(value for _, value in self.fields)))
 
 
 def actions_for(
     target: TargetKind, subject: str, status: str, group: str = "", states: Collection[str] = ()
 ) -> list[PageAction]:
-    """The commands of the table that are legal now, and that need no more than a click.
+    """Return the commands of the table that are legal now and need no more than a click.
 
     Args:
-        subject: names the target, or the job of a ``group``; ``status``: of it.
+        subject: names the target, or the job of a ``group``.
+        status: of the target, or of that job.
         states: of the group, or of its members.
     """
     fields = {"group": group} if group else {}
@@ -90,15 +98,17 @@ def actions_for(
 
 
 def job_actions(job: str, status: str, advice: Collection[str]) -> list[PageAction]:
-    """The actions for a job. ``advice``: the commands of its explanation, which name a retry where
-    one helps.
+    """Return the actions for a job.
+
+    Args:
+        advice: the commands of its explanation, which contain a retry if one helps.
     """
     actions = actions_for(TargetKind.JOB, job, status)
     return [action for action in actions if action.label != "Retry" or action.command in advice]
 
 
 def on_page(command: Command) -> bool:
-    """It has no required argument but the group, so a button is enough."""
+    """Return whether a button is enough: only the group is a required argument."""
     return all(arg.name == "group" for arg in command.arguments if arg.required)
 
 
@@ -122,16 +132,18 @@ def _label(method: str) -> str:
 
 
 def by(request: Request) -> str:
-    """The name for the event log: of the person who is logged in, else of the user who runs the
-    page.
-    """
+    """Return the name for the event log: the user who is logged in, or who runs the page."""
     return f"{request.scope['unstuck.user'] or user_here()} (page)"
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """How an action ended: whether it was refused, its sentence, and the page that shows what it
-    changed.
+    """The result of an action.
+
+    Attributes:
+        refused: whether the state of the target did not allow it.
+        text: the answer for the user.
+        to: the address of the page that shows the change.
     """
 
     refused: bool
@@ -140,14 +152,16 @@ class Answered:
 
 
 class Answers:
-    """How the last actions ended, by the id of their form."""
+    """The results of the most recent actions, by the id of their form."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._answers: OrderedDict[str, Future[Answered]] = OrderedDict()
 
     def once(self, form: str, act: Callable[[], Answered]) -> Answered:
-        """The answer to ``form``, which is acted on once; if that raises, it may be sent again."""
+        """Run ``act`` for the first request with ``form``. If it raises, the form may be sent
+        again.
+        """
         with self._lock:
             answer = self._answers.get(form)
             mine = answer is None
@@ -165,7 +179,7 @@ class Answers:
         return answer.result()
 
     def text(self, form: str) -> str:
-        """The sentence of an answer; empty if there is none."""
+        """Return the text of a result; empty if there is none."""
         answer = self._answers.get(form)
         return (
             answer.result().text
@@ -175,14 +189,16 @@ class Answers:
 
 
 def _answer(request: Request, command: list[str], act: Callable[[str, str], Answered]) -> Response:
-    """Take an action. ``command``: the one that does the same.
+    """Run an action.
 
-    ``act`` is given who asks, and why.
+    Args:
+        command: the words of the equivalent command.
+        act: receives the user and the reason.
     """
     form: dict[str, str] = request.scope["unstuck.form"]
     if request.app.state.read_only:
         text = (
-            "The page is read only: nothing was done. The command is "
+            "The page is read only; nothing was changed. The command is "
             f"{shlex.join(['unstuck', *command])}"
         )
         return page(request, "error.html", status=403, title="Read only", text=text)

@@ -1,6 +1,4 @@
-"""The page: a Starlette app that reads the views which the command line reads, and acts through the
-client.
-"""
+"""The page: a Starlette app that renders the views of the command line and acts by the client."""
 
 from __future__ import annotations
 
@@ -37,12 +35,12 @@ TITLES = {404: "Not found", 503: "No answer"}
 def create_app(
     client: Client, access: Access, *, read_only: bool = False, exporter: Collector | None = None
 ) -> Starlette:
-    """The page of a fleet.
+    """Create the page of a fleet.
 
     Args:
-        client: for all requests, from several threads at once; closed by the caller.
-        exporter: of the metrics at ``/metrics``; None: they are not served.
-        read_only: no action is taken, and none is offered.
+        client: used by all requests, from several threads at once. The caller closes it.
+        exporter: of the metrics at ``/metrics``; None if they are not served.
+        read_only: offer and run no actions.
     """
     routes: list[BaseRoute] = [
         *(
@@ -67,15 +65,13 @@ def create_app(
     app.state.doctor = Doctor(client.settings)
     app.state.read_only = read_only
     app.state.answers = actions.Answers()
-    app.state.started = secrets.token_hex(
-        4
-    )  # another release may render the same facts differently
+    app.state.started = secrets.token_hex(4)  # another release may render the same data differently
     app.mount(PREFIX, api_app(app.state))
     return app
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    """An error that has a sentence."""
+    """Answer an error with its text."""
     code = status_of(error)
     return page(
         request, "error.html", status=code, title=TITLES.get(code, "Not possible"), text=str(error)
@@ -84,10 +80,14 @@ def _failed(request: Request, error: Exception) -> Response:
 
 def _not_served(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if request.url.path.startswith(PREFIX):  # with a line break in it, which no mount matches
+    if request.url.path.startswith(PREFIX):  # a path with a line break matches no mount
         return not_served(error)
     code = error.status_code
-    text = "There is no such page." if code == 404 else f"The page answers this with {code}."
+    text = (
+        "There is no such page."
+        if code == 404
+        else f"The page rejected this request with status {code}."
+    )
     return page(request, "error.html", status=code, title="Not found", text=text)
 
 
@@ -106,9 +106,7 @@ def _login(request: Request) -> Response:
 
 
 async def _healthz(request: Request) -> Response:
-    """Says that this process answers; async, so that it waits behind no request that waits for
-    Redis.
-    """
+    """Answer that this process runs. Async, so that it does not wait for requests to Redis."""
     return PlainTextResponse("ok\n")
 
 

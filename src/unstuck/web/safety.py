@@ -71,11 +71,11 @@ OPEN = ("/healthz", "/login")  # and /static/: they say nothing of any job
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The callers who may reach the page.
+    """The callers that may reach the page.
 
     Attributes:
-        token: that a caller must bring; empty: none, and then only callers of this host are let in.
-        hosts: the names by which the page is called, beside those of this host and plain addresses.
+        token: the token that callers must send; empty for none, which admits this host only.
+        hosts: names by which the page is called, besides those of this host and plain addresses.
     """
 
     token: str = ""
@@ -83,8 +83,9 @@ class Access:
 
     @classmethod
     def of(cls, host: str, token: str, hosts: tuple[str, ...] = ()) -> Access:
-        """The access to a page that listens at ``host``. Raises: BadRequest: it would be open to
-        other hosts.
+        """Return the access to a page that listens at ``host``.
+
+        Raises: BadRequest: it would be open to other hosts.
         """
         if token and len(token) < SHORTEST_TOKEN:
             raise BadRequest(
@@ -107,7 +108,7 @@ class Access:
         )
 
     def knows(self, host_header: str) -> bool:
-        """Whether the page is meant by this ``Host``. A plain address is: DNS rebinding needs a
+        """Return whether ``host`` is a name of the page. A plain address is: DNS rebinding needs a
         name.
         """
         name = host_header.rsplit(":", 1)[0] if not host_header.endswith("]") else host_header
@@ -120,14 +121,14 @@ class Access:
         )
 
     def session(self, user: str, until: int) -> str:
-        """The cookie of ``user``, worth nothing without this token."""
+        """Return the cookie of ``user``, which is valid with this token only."""
         claims = f"{quote(user, safe='')}.{until}"
         return (
             f"{claims}.{hmac.new(self.token.encode(), claims.encode(), hashlib.sha256).hexdigest()}"
         )
 
     def user_of(self, session: str) -> str | None:
-        """The user whose cookie this is; None if it is nobody's, or too old."""
+        """Return the user of a cookie; None if the cookie is invalid or expired."""
         user, _, until = session.rpartition(".")[0].rpartition(".")
         if not re.fullmatch("[0-9]{1,12}", until) or int(until) < time.time():
             return None
@@ -140,7 +141,7 @@ class Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this host is reached, or reached by, this name."""
+    """Return whether the name is a loopback address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     return _is_address(host) and ipaddress.ip_address(host).is_loopback
@@ -155,10 +156,10 @@ def _is_address(host: str) -> bool:
 
 
 class AccessGuard:
-    """The middleware that every request passes first.
+    """The middleware that checks every request.
 
-    It leaves in the scope ``unstuck.user`` (who is logged in, or empty) and ``unstuck.form`` (the
-    fields of a POST).
+    It adds ``unstuck.user`` (the user who is logged in, or empty) and ``unstuck.form`` (the fields
+    of a POST) to the scope.
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -191,7 +192,7 @@ class AccessGuard:
             body = await _body(receive, headers, most)
             if body is None:
                 what = f"{'A request' if is_api else 'A form'} has at most {most:,} bytes"
-                text = f"{what}, and is sent within {BODY_WITHIN} s; nothing was done.\n"
+                text = f"{what}, and is sent within {BODY_WITHIN} s; nothing was changed.\n"
                 answer = PlainTextResponse(text, 413, {"Connection": "close"})
             else:
                 scope["unstuck.form"] = {} if is_api else _fields(body)
@@ -203,7 +204,7 @@ class AccessGuard:
         await (answer or self._app)(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """The answer to a request that goes no further; None: it may."""
+        """Return the response to a request that is rejected; None if it is accepted."""
         scope["unstuck.user"] = ""
         path, method = scope["path"], scope["method"]
         if path == "/healthz" and method in ("GET", "HEAD"):
@@ -222,7 +223,7 @@ class AccessGuard:
             )
         if method == "POST" and not _from_the_page(headers):
             return PlainTextResponse(
-                "An action must come from the page itself; nothing was done.\n", 403
+                "An action must come from the page itself; nothing was changed.\n", 403
             )
         if not self._access.token:
             if any(name in headers for name in FORWARDED):
@@ -241,7 +242,7 @@ class AccessGuard:
         return self._unknown(scope, headers)
 
     def _unknown(self, scope: Scope, headers: Headers) -> Response:
-        """The answer to a caller who has not logged in."""
+        """Return the response to a caller who is not logged in."""
         if "text/html" not in headers.get("accept", "") or scope["method"] == "POST":
             challenge = {"WWW-Authenticate": "Bearer", "HX-Refresh": "true"}
             return PlainTextResponse(
@@ -258,9 +259,7 @@ class AccessGuard:
         return RedirectResponse(f"/login?to={target}", 303)
 
     def _login(self, scope: Scope) -> Response | None:
-        """Answer the form of the login with a cookie; None if the token is wrong, and the form is
-        shown again.
-        """
+        """Return the response to a valid login, with a cookie; None to show the form again."""
         form: dict[str, str] = scope["unstuck.form"]
         user = " ".join(form.get("user", "").split())[:MOST_NAME]
         if (
@@ -286,8 +285,9 @@ class AccessGuard:
 
 
 def _from_the_page(headers: Headers) -> bool:
-    """Whether a POST comes from a page of ours, or from no browser at all: browsers always say one
-    of the two.
+    """Return whether a POST comes from the page itself, or from a program.
+
+    Browsers always send one of the two headers.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None and site != "same-origin":
@@ -304,7 +304,7 @@ def _cookie(headers: Headers) -> str:
 
 
 def _as_problem(answer: PlainTextResponse) -> Response:
-    """The answer as a program reads it."""
+    """Return the response as problem details."""
     detail = bytes(answer.body).decode().strip()
     document = ProblemDetails.of_code("NOT_LET_IN", answer.status_code, detail)
     kept = {
@@ -316,7 +316,7 @@ def _as_problem(answer: PlainTextResponse) -> Response:
 
 
 async def _body(receive: Receive, headers: Headers, most: int) -> bytes | None:
-    """The whole body; None if it is longer than ``most`` bytes, or does not come in time."""
+    """Return the whole body; None if it is longer than ``most`` bytes, or does not come in time."""
     length = headers.get("content-length", "0")
     if len(length) > 10 or not length.isdecimal() or int(length) > most:
         return None
@@ -331,7 +331,7 @@ async def _body(receive: Receive, headers: Headers, most: int) -> bytes | None:
 
 
 def _fields(body: bytes) -> dict[str, str]:
-    """The fields of a form; of one that is given twice, the last."""
+    """Return the fields of a form; of repeated fields, the last."""
     try:
         fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=100)
     except ValueError:
@@ -340,7 +340,7 @@ def _fields(body: bytes) -> dict[str, str]:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """``receive``, with the body that was read already."""
+    """Return a ``receive`` that sends the body that was read before."""
     left = [body]
 
     async def again() -> Message:

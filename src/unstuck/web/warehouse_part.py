@@ -1,6 +1,4 @@
-"""A part of a page that a warehouse must answer: the warehouse may be away while the rest of the
-page stands.
-"""
+"""The parts of a page that need a warehouse, which may be unavailable while the rest works."""
 
 from __future__ import annotations
 
@@ -19,28 +17,26 @@ T = TypeVar("T")
 
 
 def datasets_of(request: Request) -> Datasets:
-    """The datasets of the warehouse of this process."""
+    """Return the datasets of the warehouse of this process."""
     datasets: Datasets = request.app.state.datasets
     return datasets
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableWarehouse:
-    """Why a warehouse cannot be read, and the HTTP status that says so."""
+    """The reason why a warehouse cannot be read, and the HTTP status for it."""
 
     text: str
     status: int
 
 
 def unreadable_as(instead: D, ask: Callable[[], T]) -> tuple[T | D, UnreadableWarehouse | None]:
-    """The answer of a warehouse; if it cannot be read, ``instead`` and why, for a part of a page
-    whose rest stands.
-    """
+    """Return the answer of a warehouse, or ``instead`` and the reason if it cannot be read."""
     try:
         return ask(), None
     except DatasetNotFound:
         raise
-    except BadRequest as error:  # there is none yet
+    except BadRequest as error:  # there is no warehouse yet
         return instead, UnreadableWarehouse(str(error), 200)
     except (UnstuckError, OSError) as error:
         return instead, UnreadableWarehouse(str(error) or type(error).__name__, 503)

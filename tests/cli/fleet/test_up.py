@@ -70,9 +70,9 @@ def test_a_second_ctrl_c_hands_back_at_once_and_a_third_does_not_wait_for_that(
     fleet.says("Ready")
     wait_until(lambda: len(fleet.family()) == 4, 10, "the process and its two children")
     fleet.signal(signal.SIGINT)
-    fleet.says("Stopping: what runs has 20 s to end")
+    fleet.says("Stopping: running attempts have 20 s to end")
     fleet.signal(signal.SIGINT)
-    fleet.says("Handing back; what has not ended in 15 s is killed")
+    fleet.says("Handing back; processes that do not end in 15 s are killed")
 
     fleet.signal(signal.SIGINT)
 

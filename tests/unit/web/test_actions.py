@@ -165,7 +165,7 @@ def test_a_page_that_is_read_only_does_nothing_and_offers_nothing(
     ):
         answer = page.post(path, data={"group": "load"})
         assert answer.status_code == 403
-        assert "nothing was done" in answer.text
+        assert "nothing was changed" in answer.text
     assert hand.view(job).status is Status.PENDING
     for path in ("/", f"/jobs/{job}", "/schedules", "/schedules/nightly", "/fleet"):
         assert 'method="post"' not in page.get(path).text

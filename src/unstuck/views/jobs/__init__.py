@@ -1,1 +1,1 @@
-"""How jobs stand: their facts, lines, logs and pictures."""
+"""The state of jobs: their facts, lines, logs and pictures."""

@@ -1,6 +1,4 @@
-"""The groups of a job in lines, for ``show``, ``watch`` and the page: forks folded, some members
-below them. Pure.
-"""
+"""The groups of a job as lines for ``show``, ``watch`` and the page, with forks folded (pure)."""
 
 from __future__ import annotations
 
@@ -17,20 +15,21 @@ from unstuck.read_model.job import JobInfo
 from unstuck.tasks.duration import format_duration
 from unstuck.views.words import count_of, first_line, one_line
 
-MEMBERS = 8  # of one fork, shown at a time
+MEMBERS = 8  # of one fork that are shown
 ACTIVE = (GroupState.RUNNING, GroupState.CANCELING, GroupState.BACKOFF, GroupState.QUEUED)
 _SHOWN = (GroupState.RUNNING, GroupState.CANCELING, GroupState.BACKOFF, GroupState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the tree.
+    """One line.
 
     Attributes:
-        done, total: what the bar shows; no bar where ``total`` is 0.
-        elapsed: seconds; None before the group began.
+        done, total: of the progress bar; there is none if ``total`` is 0.
+        elapsed: seconds; None before the group started.
         where: host and process that run it, or ran it.
-        id: of a member of a fork, whose name has its values, too.
+        member: whether it is a member of a fork.
+        id: of a member of a fork, whose name also has its values.
     """
 
     name: str
@@ -45,8 +44,9 @@ class Line:
 
 
 def lines_of(view: JobInfo, at: float) -> list[Line]:
-    """All lines, in the order of the plan; a fork is one line, with those of its members that need
-    a look below it.
+    """Return all lines, in the order of the plan.
+
+    Below the line of a fork are the lines of its active and failed members.
 
     Args:
         at: now, in seconds by the clock of the view; may be later than the view.
@@ -66,7 +66,7 @@ def lines_of(view: JobInfo, at: float) -> list[Line]:
 
 
 def why(job: JobInfo, at: float) -> str:
-    """How the job came to end so, or what it waits for; empty of one that has finished."""
+    """Return why the job ended, or what it waits for; empty if it is FINISHED."""
     if job.terminal:
         return (
             first_line(job.reason.text)
@@ -77,7 +77,7 @@ def why(job: JobInfo, at: float) -> str:
 
 
 def elapsed_of(member: Member, at: float) -> float | None:
-    """Seconds that the newest attempt of a group has run, or ran."""
+    """Return the seconds that the newest attempt of a group has run, or ran."""
     if member.state in (GroupState.RUNNING, GroupState.CANCELING):
         return max(0.0, at - (member.claimed_at or member.started_at or member.since))
     if member.state.terminal and member.started_at:
@@ -86,7 +86,7 @@ def elapsed_of(member: Member, at: float) -> float | None:
 
 
 def _is_fork(group: GroupInfo) -> bool:
-    """Not so where the whole fork has ended as one: skipped, or its values were not found."""
+    """Return whether it has members. A fork may end as a whole: skipped, or without values."""
     return group.forked and not any(member.id == group.name for member in group.members)
 
 
@@ -100,7 +100,7 @@ def _fork_line(view: JobInfo, group: GroupInfo, at: float) -> Line:
     ended = GroupState.SUCCEEDED if over else GroupState.WAITING
     state = next((s for s in order if counts.get(s) and s is not GroupState.SKIPPED), ended)
     counted = [f"{counts[state]} {state.lower()}" for state in order if counts.get(state)]
-    # The members at work have lines of their own; the fork's says what the others wait for.
+    # Active members have lines of their own; the line of the fork is about the others.
     idle = not any(counts.get(state) for state in _SHOWN)
     detail = _joined(
         ", ".join(counted),
@@ -127,7 +127,7 @@ def _member_lines(view: JobInfo, group: GroupInfo, at: float) -> list[Line]:
 
 
 def member_line(view: JobInfo, group: GroupInfo, member: Member, at: float) -> Line:
-    """The line of a member of a fork, with its values."""
+    """Return the line of a member of a fork, with its values."""
     values = {group.param: member.value} if group.param else member.value
     named = values if isinstance(values, dict) else {}
     label = " ".join([member.id, *starmap(_valued, named.items())])
@@ -135,7 +135,7 @@ def member_line(view: JobInfo, group: GroupInfo, member: Member, at: float) -> L
 
 
 def _valued(param: str, value: Any) -> str:
-    """A parameter of a fork for one member: a mapping as SQL names its parts."""
+    """Return the value of a fork parameter; of a mapping, its parts as SQL names them."""
     if isinstance(value, dict):
         return " ".join(f"{param}.{name}={part}" for name, part in value.items())
     return f"{param}={value}"
@@ -145,7 +145,7 @@ def _group_line(view: JobInfo, member: Member, at: float) -> Line:
     progress, state = member.progress, member.state
     reason = member.reason.text if member.reason else ""
     if member.last_error and view.reason and member.last_error.text in view.reason.text:
-        # The line above the tree has the error already: the job failed for this group.
+        # The reason of the job already has this error.
         reason = reason.replace(member.last_error.text, "").strip(" ()")
     reason = first_line(reason)
     waits = one_line(view.why_line(member.id, at)) or reason
@@ -183,8 +183,9 @@ def _group_line(view: JobInfo, member: Member, at: float) -> Line:
 
 
 def _made(members: Sequence[Member]) -> tuple[str, str]:
-    """The good rows of all outputs, and the rejected ones by rule: a row that breaks two rules
-    counts for both.
+    """Return the good rows of all outputs, and the rejected ones by rule.
+
+    A row that violates two rules counts for both.
     """
     rows = sum(sum(member.rows.values()) for member in members)
     checked = [quality for member in members for quality in member.quality.values()]

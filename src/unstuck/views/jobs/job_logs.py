@@ -30,11 +30,11 @@ class LogFile(NamedTuple):
 
 
 def find_logs(files: Files, view: JobInfo, group: str | None, every_attempt: bool) -> list[LogFile]:
-    """The logs of a job, in the order in which its groups started; the newest of each group unless
-    ``every_attempt``.
+    """Return the logs of a job, in the order in which its groups started.
 
     Args:
-        group: a group, a fork (all its members), or one member (``by_month[3]``).
+        group: a group, a fork (all its members), or one member (``by_month[3]``); None for all.
+        every_attempt: include all attempts, not only the newest of each group.
     """
     records = {member.id: member for fork in view.groups for member in fork.members}
     logs = [
@@ -55,12 +55,12 @@ def find_logs(files: Files, view: JobInfo, group: str | None, every_attempt: boo
 
 
 def logs_of(files: Files, job: str, group: str) -> list[LogFile]:
-    """The logs of all attempts of one group, or of one member of a fork, the oldest first."""
+    """Return the logs of all attempts of one group or member, the oldest first."""
     return [log for log in _logs_in(files, job) if log.group == group]
 
 
 def _logs_in(files: Files, job: str) -> list[LogFile]:
-    """All logs of a job, for each group the oldest first."""
+    """Return all logs of a job by group, the oldest first."""
     folder, names = log_folder(job), list[str]()
     with suppress(NotADirectoryError):
         names = files.names(folder)
@@ -74,7 +74,12 @@ def _logs_in(files: Files, job: str) -> list[LogFile]:
 
 
 class Tail(NamedTuple):
-    """The end of a log. ``skipped``: bytes before it; ``size``: of the whole log."""
+    """The end of a log.
+
+    Attributes:
+        skipped: bytes before it.
+        size: bytes of the whole log.
+    """
 
     lines: list[str]
     skipped: int
@@ -82,7 +87,7 @@ class Tail(NamedTuple):
 
 
 def tail_of(files: Files, path: str, most: int = TAIL) -> Tail:
-    """The last lines of a log, of which no more than ``most`` bytes are read. Raises: OSError."""
+    """Return the last lines of a log. Reads at most ``most`` bytes. Raises: OSError."""
     size = files.size(path) or 0
     start = max(0, size - most)
     try:
@@ -97,9 +102,7 @@ def tail_of(files: Files, path: str, most: int = TAIL) -> Tail:
 
 
 def shown_line(line: str, clock: Callable[[float, str], str]) -> str:
-    """``line`` of a log with its time as ``clock`` tells it, and without what a terminal would
-    obey.
-    """
+    """Return a line of a log, with its time as ``clock`` writes it and no control characters."""
     if stamp := _STAMP.match(line):
         with suppress(
             ValueError, OverflowError
@@ -122,7 +125,7 @@ def read_from(files: Files, path: str, start: int) -> bytes:
 
 
 def lines_of(files: Files, log: LogFile) -> Iterator[str]:
-    """The lines that the attempt has logged and printed so far."""
+    """Yield the lines that the attempt has logged and printed so far."""
     yield from _lines_in(read_from(files, log.path, 0))
 
 

@@ -1,4 +1,4 @@
-"""Looks at jobs: lists with runs folded into lines, and facts that explain them."""
+"""Views of several jobs: lists with runs folded into lines, and facts that explain them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from unstuck.tasks.protocol.token import split_member
 
 
 def folded(jobs: Sequence[JobInfo]) -> list[list[JobInfo]]:
-    """``jobs`` in their order, with the runs of a backfill together, and those of a schedule that
-    need no attention.
+    """Return ``jobs`` in lines: the runs of a backfill, and FINISHED runs of a schedule, share one.
 
-    These are the runs that have FINISHED, but for the newest run of each schedule.
+    The newest run of each schedule has a line of its own.
     """
     lines: list[list[JobInfo]] = []
     folds: dict[tuple[str, str], list[JobInfo]] = {}
@@ -37,9 +36,7 @@ def folded(jobs: Sequence[JobInfo]) -> list[list[JobInfo]]:
 
 
 def altered_while_running(job: JobInfo, member: Member) -> list[int]:
-    """The revisions whose timeouts an attempt of ``member`` was given after it had been claimed, by
-    its watchdog.
-    """
+    """Return the revisions whose timeouts an attempt of ``member`` got after its claim."""
     name = re.escape(split_member(member.id)[0])
     timeout = re.compile(rf"(groups\.{name}|defaults)\.timeout|groups\.{name}\.steps\.\d+\.timeout")
     return [
@@ -55,14 +52,16 @@ def altered_while_running(job: JobInfo, member: Member) -> list[int]:
 
 
 def idle(queries: Queries, at: float) -> Idle:
-    """For how long, at ``at`` (the time of Redis), no coordinator has looked at any job."""
+    """Return for how long, at ``at`` (the time of Redis), no coordinator has checked any job."""
     looked, period = queries.last_sweep()
     seconds = max(0.0, at - looked) if looked else 0.0
     return Idle(seconds, period) if period else Idle(seconds)
 
 
 def fleet_facts(queries: Queries, state: JobState, at: float) -> FleetFacts:
-    """Whether anybody looks at jobs, and where the steps of this one stand; ``at``: the time of
-    Redis.
+    """Return whether coordinators check jobs, and where the steps of this job are.
+
+    Args:
+        at: the time of Redis.
     """
     return FleetFacts(idle=idle(queries, at), stacks=queries.stacks(state))

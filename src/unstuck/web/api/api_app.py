@@ -1,6 +1,4 @@
-"""``/api/v1``: answers programs with what ``--json`` of the command line answers, and takes the
-same actions.
-"""
+"""``/api/v1``: the JSON of the command line, and its commands, for programs."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ PREFIX = "/api/v1"
 
 
 def api_app(state: Any) -> FastAPI:
-    """The API; ``state``: that of the page around it."""
+    """Create the API. ``state``: of the page around it."""
     app = FastAPI(
         title="Unstuck",
         version=release_here().release,
@@ -77,7 +75,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 
 
 async def _failed(_: Request, error: Exception) -> Response:
-    """An error that has a sentence."""
+    """Answer an error with its text."""
     return problem(ProblemDetails.of_error(error))
 
 
@@ -101,9 +99,7 @@ async def _not_served(_: Request, error: Exception) -> Response:
 
 
 def not_served(error: AnyHTTPException) -> Response:
-    """The answer where there is no route, or none with this method, or where nothing may be
-    done.
-    """
+    """Return the response for an unknown route or method, and for a read-only page."""
     codes = {403: "READ_ONLY", 404: "NO_SUCH_ROUTE", 405: "NO_SUCH_ROUTE"}
     detail = (
         error.detail

@@ -1,4 +1,4 @@
-"""One request to the API: its client, who asks, and how it is answered."""
+"""One request to the API: its client, its user, and its response."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from unstuck.views.dataset_views import check_there, warehouse_at
 
 T = TypeVar("T")
 
-WAREHOUSE_WITHIN = 10.0  # seconds for one answer of a warehouse
+WAREHOUSE_WITHIN = 10.0  # seconds for one response of a warehouse
 _BREAKER = CircuitBreaker()
 
 
@@ -39,7 +39,7 @@ class Asked:
     def answer(
         self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """``value`` as JSON; 304 without it if the caller has the same already."""
+        """Return ``value`` as JSON, or 304 if the caller already has it."""
         return self.sent(json_text(value), "application/json", status, headers)
 
     def sent(
@@ -57,15 +57,14 @@ class Asked:
         return Response(body, status, more, media_type)
 
     def by(self, named: str | None) -> str:
-        """The name for the event log: of the person who is logged in, else the one that the caller
-        gives.
-        """
+        """Return the name for the event log: of the logged-in user, or else ``named``."""
         user = self.request.scope.get("unstuck.user", "")
         return f"{user} (page)" if user else named or f"{user_here()} (api)"
 
     def in_warehouse(self, uri: str, what: str, read: Callable[[Warehouse], T]) -> T:
-        """The answer of a warehouse, which may hang. Raises: WarehouseSilent; BadRequest: there is
-        none.
+        """Return the answer of a warehouse, which may hang.
+
+        Raises: WarehouseSilent; BadRequest: there is no warehouse.
         """
 
         def ask() -> T:
@@ -78,7 +77,7 @@ class Asked:
 
 async def _asked(request: Request) -> Asked:
     if request.method == "POST" and request.app.state.read_only:
-        raise HTTPException(403, "The page is read only: nothing was done.")
+        raise HTTPException(403, "The page is read only; nothing was changed.")
     return Asked(request, request.app.state.client)
 
 
@@ -91,7 +90,7 @@ def _job(
         str, Path(description="An id, the beginning of one, or a name (of its newest job).")
     ],
 ) -> str:
-    """The id of the job that is named. Raises: NoSuchJob, BadRequest, Ambiguous."""
+    """Return the id of the job. Raises: NoSuchJob, BadRequest, Ambiguous."""
     return find_job(ask.client, job, by_key=ask.request.method != "POST")
 
 
@@ -100,7 +99,7 @@ Job = Annotated[str, Depends(_job)]
 
 @dataclass(frozen=True, slots=True)
 class UploadedSpec:
-    """The bytes of a spec, and the name by which problems call it."""
+    """The bytes of a spec, and its name in problems."""
 
     body: bytes
     source: str
@@ -138,7 +137,7 @@ SPEC_BODY: dict[str, Any] = {
 
 
 def with_places(spec: Written, act: Callable[[], T]) -> T:
-    """The answer of ``act``, whose errors name the lines of ``spec``. Raises: SpecError."""
+    """Return the result of ``act``. Its errors name lines of ``spec``. Raises: SpecError."""
     try:
         return act()
     except SpecError as error:
@@ -151,7 +150,7 @@ def with_places(spec: Written, act: Callable[[], T]) -> T:
 
 
 def params_of(texts: Sequence[str]) -> dict[str, UnparsedText]:
-    """``{"year": UnparsedText("2013")}`` of ``["year=2013"]``. Raises: BadRequest."""
+    """Return ``{"year": UnparsedText("2013")}`` for ``["year=2013"]``. Raises: BadRequest."""
     for text in texts:
         if not text.partition("=")[0] or "=" not in text:
             raise BadRequest(f"param: {text!r} is not NAME=VALUE")
@@ -159,7 +158,7 @@ def params_of(texts: Sequence[str]) -> dict[str, UnparsedText]:
 
 
 def _whole(text: str) -> str:
-    """Raises: ValueError: half of a surrogate pair, which no store takes."""
+    """Raises: ValueError: the text has half of a surrogate pair, which cannot be stored."""
     text.encode()
     return text
 
@@ -173,7 +172,7 @@ TAKE_OVER = "Publish also datasets that another job owns, and own them from then
 
 
 def refused(text: str) -> Response:
-    """The answer to a command that the state of its subject does not allow."""
+    """Return the response to a command that the state of its subject does not allow."""
     document = ProblemDetails.of_code("REFUSED", 409, text)
     return problem(document)
 

@@ -1,4 +1,4 @@
-"""The routes of the commands, made from their table."""
+"""The routes of the commands, generated from their table."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class _Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _is_text(cls, sent: Any) -> Any:
-        """Raises: ValueError: half of a surrogate pair, which no store takes."""
+        """Raises: ValueError: the text has half of a surrogate pair, which cannot be stored."""
         if isinstance(sent, dict):
             json.dumps(sent, ensure_ascii=False).encode()
         return sent
 
 
 def command_routes() -> Iterator[APIRouter]:
-    """A router for each kind of target."""
+    """Return a router for each kind of target."""
     for target, (tag, path) in PATHS.items():
         router = APIRouter(tags=[tag])
         for command in COMMANDS[target].values():
@@ -94,7 +94,7 @@ def _bounded(
 
 
 def _body_of(command: Command) -> type[BaseModel]:
-    """The model of the arguments, with their limits."""
+    """Return the model of the arguments, with their limits."""
     words = f"{command.target} {command.name}".replace("-", " ").title().replace(" ", "")
     fields: dict[str, Any] = {arg.name: _field_of(arg) for arg in command.arguments}
     return create_model(f"{words}Body", __base__=_Body, __doc__=command.help, **fields)

@@ -1,6 +1,4 @@
-"""The routes of the fleet, its pools, notices and dead letters, of its examination, and of what is
-published.
-"""
+"""The routes of the fleet, its pools, notices, dead letters and doctor, and of datasets."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from unstuck.web.api.asked import Ask
 fleet = APIRouter(tags=["fleet"])
 datasets = APIRouter(tags=["datasets"])
 
-EXAMINED_FOR = 5.0  # seconds for which an examination is answered again
+EXAMINED_FOR = 5.0  # seconds for which findings are cached
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Version = Annotated[
     int | None, Query(ge=1, lt=2**53, description="As of this version of the warehouse.")
@@ -31,15 +29,13 @@ Version = Annotated[
 
 @fleet.get("/fleet", response_model=FleetInfo)
 def show_fleet(ask: Ask) -> Response:
-    """The processes of the fleet, and the queues between them: as `unstuck fleet --json`."""
+    """List the processes of the fleet, and the queues between them, as `unstuck fleet --json`."""
     return ask.answer(ask.client.fleet())
 
 
 @fleet.get("/doctor", response_model=Examination)
 def examine(ask: Ask) -> Response:
-    """The findings about the installation: as `unstuck doctor --json`, seen from the host of the
-    page.
-    """
+    """Examine the installation from the host of the page, as `unstuck doctor --json`."""
     doctor: Doctor = ask.request.app.state.doctor
     place = without_password(ask.client.settings.redis_url)
     return ask.answer(Examination.of(place, doctor.examine(EXAMINED_FOR)))
@@ -47,32 +43,32 @@ def examine(ask: Ask) -> Response:
 
 @fleet.get("/pools", response_model=list[PoolInfo])
 def pools(ask: Ask) -> Response:
-    """The pools of slots: as `unstuck pool list --json`."""
+    """List the pools, as `unstuck pool list --json`."""
     return ask.answer(ask.client.pools.all())
 
 
 @fleet.get("/notices", response_model=NoticeList)
 def notices(ask: Ask, limit: Limit = 100) -> Response:
-    """The notices that wait, and those that were sent: as `unstuck notify list --json`."""
+    """List the waiting and the sent notices, as `unstuck notify list --json`."""
     outbox = ask.client.notices
     return ask.answer(NoticeList(outbox.waiting(limit), outbox.sent(limit)))
 
 
 @fleet.get("/dead", response_model=list[DeadLetter])
 def dead_letters(ask: Ask, limit: Limit = 100) -> Response:
-    """Dead letters, the newest first: as `unstuck dead list --json`."""
+    """List dead letters, the newest first, as `unstuck dead list --json`."""
     return ask.answer(ask.client.dead_letters.newest(limit))
 
 
 @fleet.get("/dead/{letter}", response_model=DeadLetter)
 def dead_letter(ask: Ask, letter: str) -> Response:
-    """One dead letter, word for word: as `unstuck dead show ID --json`."""
+    """Return one dead letter with all its fields, as `unstuck dead show ID --json`."""
     return ask.answer(ask.client.dead_letters.get(letter))
 
 
 @datasets.get("/datasets", response_model=list[DatasetInfo])
 def list_datasets(ask: Ask, version: Version = None, files: bool = False) -> Response:
-    """All that is published: as `unstuck datasets --json`."""
+    """List all published datasets, as `unstuck datasets --json`."""
     uri = ask.client.settings.warehouse
 
     def read(place: Warehouse) -> list[DatasetInfo]:
@@ -86,7 +82,7 @@ def list_datasets(ask: Ask, version: Version = None, files: bool = False) -> Res
 
 @datasets.get("/datasets/{name}", response_model=DatasetInfo)
 def dataset(ask: Ask, name: str, version: Version = None, files: bool = False) -> Response:
-    """One dataset: the one element of `unstuck datasets NAME --json`."""
+    """Return one dataset, as the element of `unstuck datasets NAME --json`."""
     uri = ask.client.settings.warehouse
 
     def read(place: Warehouse) -> DatasetInfo:
@@ -97,7 +93,9 @@ def dataset(ask: Ask, name: str, version: Version = None, files: bool = False) -
 
 @datasets.get("/datasets/{name}/history", response_model=list[DatasetVersion])
 def history(ask: Ask, name: str, limit: Limit = 20) -> Response:
-    """The versions of a dataset, the newest first: as `unstuck datasets NAME --history --json`."""
+    """List the versions of a dataset, the newest first, as `unstuck datasets NAME --history
+    --json`.
+    """
 
     def read(place: Warehouse) -> tuple[DatasetVersion, ...]:
         return versions_of(place, name, place.dataset(name).changed, limit).versions
@@ -109,7 +107,7 @@ def history(ask: Ask, name: str, limit: Limit = 20) -> Response:
 
 @datasets.get("/datasets/{name}/sources", response_model=list[SourceRead])
 def sources(ask: Ask, name: str, version: Version = None, limit: Limit = 20) -> Response:
-    """The files of its stream from which versions were loaded: as `unstuck datasets NAME --sources
+    """List the files that the stream of a dataset loaded, as `unstuck datasets NAME --sources
     --json`.
     """
 

@@ -1,6 +1,4 @@
-"""The routes of jobs: what ``list``, ``show``, ``why``, ``events`` and ``logs`` answer, submit, and
-submit.
-"""
+"""The routes of jobs: ``list``, ``show``, ``why``, ``events``, ``logs``, submit and validate."""
 
 from __future__ import annotations
 
@@ -45,8 +43,8 @@ from unstuck.web.api.asked import (
 
 jobs = APIRouter(tags=["jobs"])
 
-MOST_LOGS = 200  # attempts whose logs one answer has: those that began last
-MOST_IN_ALL = 16 * 1024 * 1024  # bytes of logs that are read for one answer
+MOST_LOGS = 200  # attempts whose logs one response has: the newest
+MOST_IN_ALL = 16 * 1024 * 1024  # bytes of logs that are read for one response
 _ONE_PARSER = CapacityLimiter(
     1
 )  # a JVM, where there is Spark; who waits for it takes no thread of the others
@@ -74,7 +72,7 @@ def list_jobs(
     ] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
 ) -> Response:
-    """Jobs, the newest first, with what each waits for: as `unstuck list --json`."""
+    """List jobs, the newest first, with what each waits for, as `unstuck list --json`."""
     listed_jobs = ask.client.jobs(status=status, name=name, since=since, limit=limit)
     waits = waits_of(ask.client, listed_jobs)
     return ask.answer(
@@ -84,17 +82,13 @@ def list_jobs(
 
 @jobs.get("/late-jobs", response_model=list[Problem])
 def late_jobs(ask: Ask) -> Response:
-    """Jobs that no schedule submits, and that are late by a rule of `notify`: as `unstuck list
-    --late --json`.
-    """
+    """List jobs that no schedule submits and that are late, as `unstuck list --late --json`."""
     return ask.answer(ask.client.late_jobs())
 
 
 @jobs.get("/now", response_model=NowAnswer)
 def now(ask: Ask) -> Response:
-    """The current problems, the running jobs, and the jobs that ended in the last day: as `unstuck
-    now --json`.
-    """
+    """Return problems, running jobs and recently ended jobs, as `unstuck now --json`."""
     snapshot, waits = Snapshot.of(ask.client).explained(ask.client)
     return ask.answer(NowAnswer.of(snapshot, waits))
 
@@ -115,7 +109,7 @@ def submit(
     take_over: Annotated[bool, Query(description=TAKE_OVER)] = False,
     by: Annotated[By, Query()] = None,
 ) -> Response:
-    """Submit a job: as `unstuck submit --json`. Answers 200 if the key has the job already."""
+    """Submit a job, as `unstuck submit --json`. Answers 200 if a job with the key exists."""
 
     def act() -> Response:
         job = JobSpec.from_written(spec, params_of(param))
@@ -135,9 +129,9 @@ async def validate(
         Sequence[Text], Query(description="NAME=VALUE; with none, each parameter may lack one.")
     ] = (),
 ) -> Response:
-    """Check a spec and its SQL, and store nothing: as `unstuck validate --json`.
+    """Check a spec and its SQL, and store nothing, as `unstuck validate --json`.
 
-    It imports no code of steps.
+    The code of steps is not imported.
     """
     values = params_of(param) if param else None
 
@@ -152,21 +146,19 @@ async def validate(
 
 @jobs.get("/jobs/{job}", response_model=JobInfo)
 def show(ask: Ask, job: Job) -> Response:
-    """All there is to know of one job: as `unstuck show JOB --json`."""
+    """Return one job with all its facts, as `unstuck show JOB --json`."""
     return ask.answer(ask.client.show(job, why=True))
 
 
 @jobs.get("/jobs/{job}/spec", response_model=dict[str, Any])
 def spec_of(ask: Ask, job: Job) -> Response:
-    """The stored spec of a job: as `unstuck show JOB --yaml`, in JSON."""
+    """Return the stored spec of a job in JSON, as `unstuck show JOB --yaml`."""
     return ask.answer(ask.client.written(job))
 
 
 @jobs.get("/jobs/{job}/why", response_model=list[Explanation])
 def why(ask: Ask, job: Job) -> Response:
-    """The reason why the job waits, and each of its groups that is not done: as `unstuck why JOB
-    --json`.
-    """
+    """Explain why a job and its unfinished groups wait, as `unstuck why JOB --json`."""
     return ask.answer(ask.client.explain(job))
 
 
@@ -174,11 +166,11 @@ def why(ask: Ask, job: Job) -> Response:
 def events(
     ask: Ask, job: Job, after: Entry = "-", limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
 ) -> Response:
-    """The events of a job, the oldest first: as `unstuck events JOB --json`.
+    """List the events of a job, the oldest first, as `unstuck events JOB --json`.
 
     The last `entry` is the next `after`.
     """
-    ask.client.job(job)  # a job without events is not the same as no job
+    ask.client.job(job)  # raises if there is no such job
     entries = islice(ask.client.events(job, after), limit)
     return ask.answer([EventInfo.of(event, entry) for entry, event in entries])
 
@@ -194,9 +186,7 @@ def logs(
         bool, Query(alias="all", description="Every attempt, not the newest of each group.")
     ] = False,
 ) -> Response:
-    """The last lines that the attempts of a job logged and printed, of 200 attempts: as `unstuck
-    logs JOB --json`.
-    """
+    """Return the last log lines of at most 200 attempts of a job, as `unstuck logs JOB --json`."""
     return _logs(ask, job, None, tail, every)
 
 
@@ -208,7 +198,7 @@ def logs_of_group(
     tail: Annotated[int, Query(ge=1, le=10_000)] = 500,
     every: Annotated[bool, Query(alias="all")] = False,
 ) -> Response:
-    """The same of one group, of a fork, or of one member: `by_month[3]`."""
+    """Return the last log lines of a group, of a fork, or of one member: `by_month[3]`."""
     return _logs(ask, job, group, tail, every)
 
 
@@ -239,5 +229,5 @@ def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Re
     responses={200: {"content": {"image/svg+xml": {}}}},
 )
 def graph(ask: Ask, job: Job) -> Response:
-    """The graph of a job, as it stands."""
+    """Draw the current graph of a job."""
     return ask.sent(on_paper(graph_of_job(ask.client.show(job))), "image/svg+xml")

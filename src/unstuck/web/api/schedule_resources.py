@@ -1,4 +1,4 @@
-"""The routes of schedules: what ``schedule list``, ``show`` and ``why`` answer, and set."""
+"""The routes of schedules: ``schedule list``, ``show``, ``why``, ``ticks`` and set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JOBS_SHOWN = 10  # of the last runs of one schedule
 
 @schedules.get("/schedules", response_model=list[ScheduleInfo])
 def list_schedules(ask: Ask) -> Response:
-    """The schedules: as `unstuck schedule list --json`."""
+    """List the schedules, as `unstuck schedule list --json`."""
     return ask.answer(json_of_schedules(ask.client.schedules.all()))
 
 
@@ -42,9 +42,7 @@ def set_schedule(
     reason: Annotated[Reason, Query()] = "",
     by: Annotated[By, Query()] = None,
 ) -> Response:
-    """Make a schedule of a job spec, or change the one that there is: as `unstuck schedule set
-    --json`.
-    """
+    """Create or change a schedule from a job spec, as `unstuck schedule set --json`."""
 
     def act() -> ScheduleResult:
         job = JobSpec.from_written(spec, None, scheduled=True)
@@ -64,7 +62,7 @@ def show(
         int, Query(alias="events", ge=1, le=2000, description="So many of its last events.")
     ] = 10,
 ) -> Response:
-    """One schedule, its next ticks, its last runs and events: as `unstuck schedule show NAME
+    """Return one schedule, its next ticks, last runs and events, as `unstuck schedule show NAME
     --json`.
     """
     return ask.answer(ask.client.schedules.show(name, ticks=count, jobs=JOBS_SHOWN, events=most))
@@ -72,15 +70,13 @@ def show(
 
 @schedules.get("/schedules/{name}/why", response_model=ScheduleExplanation)
 def why(ask: Ask, name: str) -> Response:
-    """The explanation of where a schedule stands, and of what would help: as `unstuck schedule why
-    NAME --json`.
-    """
+    """Explain the state of a schedule and what helps, as `unstuck schedule why NAME --json`."""
     return ask.answer(ask.client.schedules.why(name))
 
 
 @schedules.get("/schedules/{name}/spec", response_model=dict[str, Any])
 def spec_of(ask: Ask, name: str) -> Response:
-    """The job spec that it repeats: as `unstuck schedule export NAME`, in JSON."""
+    """Return the job spec of a schedule in JSON, as `unstuck schedule export NAME`."""
     return ask.answer(ask.client.schedules.written(name))
 
 
@@ -92,7 +88,7 @@ def ticks(
     last: Annotated[Text | None, Query(alias="to", max_length=50)] = None,
     backwards: bool = False,
 ) -> Response:
-    """The ticks that a backfill would run: as `unstuck schedule ticks NAME --json`.
+    """List the ticks that a backfill would run, as `unstuck schedule ticks NAME --json`.
 
     Changes nothing.
     """

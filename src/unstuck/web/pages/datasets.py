@@ -1,6 +1,4 @@
-"""The screens of datasets: the list of them, one dataset with its versions, and one version with
-its sources.
-"""
+"""The screens of datasets: the list, one dataset with its versions, and one version."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ PARTITIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class DatasetRow:
-    """One line of the list: a dataset, and its rejected rows, if it has any."""
+    """One line of the list: a dataset, and its rejected rows if it has rules."""
 
     dataset: DatasetInfo
     rejected: DatasetState | None
@@ -64,7 +62,7 @@ def datasets(request: Request) -> Response:
 
 
 def names_of(datasets: Collection[str]) -> list[str]:
-    """Return the names of the list in order: rejected rows are in the line of their dataset."""
+    """Return the names of the list, sorted. Rejected rows are part of the line of their dataset."""
     return [
         name
         for name in sorted(datasets)
@@ -111,7 +109,7 @@ def dataset(request: Request) -> Response:
 
 
 def partitions_of(files: Sequence[DataFile]) -> list[PartitionRow]:
-    """The partitions of a dataset, the last of them first; empty where nothing parts its files."""
+    """Return the partitions of a dataset, the last one first; empty if it has none."""
     rows: dict[str, list[int]] = {}
     for file in files:
         if file.partition:
@@ -122,7 +120,7 @@ def partitions_of(files: Sequence[DataFile]) -> list[PartitionRow]:
 
 
 def version(request: Request) -> Response:
-    """One version: what made it, and the files or messages that it was loaded from."""
+    """Show one version: the job that made it, and the files or messages that it contains."""
     name, place = request.path_params["name"], datasets_of(request)
     number = _number(request, "version")
     answer, trouble = unreadable_as(None, partial(place.version, name, number))
@@ -149,7 +147,7 @@ def version(request: Request) -> Response:
 
 
 def _number(request: Request, name: str) -> int:
-    """A number of the query; 0 for what is none."""
+    """Return a number of the query; 0 if it is not a number."""
     text = request.query_params.get(name, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
 

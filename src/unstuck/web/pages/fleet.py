@@ -1,6 +1,4 @@
-"""The screen of the fleet: runners, coordinators, offers, pools, findings of the doctor, dead
-letters, notices.
-"""
+"""The screens of the fleet: processes, offers, pools, the doctor, dead letters and notices."""
 
 from __future__ import annotations
 
@@ -26,12 +24,17 @@ from unstuck.web.rendering import client_of, page
 
 MOST = 100  # runners of one page
 LETTERS, NOTICES = 50, 50
-EXAMINED_FOR = 30.0  # seconds for which findings of the doctor are shown again
+EXAMINED_FOR = 30.0  # seconds for which findings of the doctor are cached
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerRow:
-    """One runner. ``does``: what it is at, in words, where it runs no attempt."""
+    """One runner.
+
+    Attributes:
+        does: its state in words, if it runs no attempt.
+        code: the packages whose steps it ran, with their digests.
+    """
 
     runner: RunnerInfo
     does: str
@@ -54,7 +57,7 @@ def fleet(request: Request) -> Response:
     client = client_of(request)
     view = client.fleet(
         include_unserved=False
-    )  # a look at each open job: the doctor finds the queues that nobody listens to
+    )  # the doctor finds queues that nobody listens to, since that reads each open job
     part = part_of(runners_of(view), request.query_params, MOST, lambda row: row.name)
     return page(
         request,
@@ -73,9 +76,7 @@ def fleet(request: Request) -> Response:
 
 
 def runners_of(view: FleetInfo) -> list[RunnerRow]:
-    """The lines of the runners: those first that are silent or unfit, then those that work for
-    longest.
-    """
+    """Return the lines of the runners: silent and unfit ones first, then the longest attempts."""
 
     def rank(runner: RunnerInfo) -> tuple[int, float, str, int]:
         kind = 0 if runner.silent else 1 if runner.unfit else 2 if runner.job else 3
@@ -93,14 +94,14 @@ def runners_of(view: FleetInfo) -> list[RunnerRow]:
 
 def _does(runner: RunnerInfo) -> str:
     if runner.silent:
-        return "not heard of any more"
+        return "no heartbeat"
     if runner.unfit:
         return f"unfit for Spark: {runner.unfit}"
-    return "idle" if runner.idle_since is not None else "takes nothing more: its worker stops"
+    return "idle" if runner.idle_since is not None else "takes no more work: its worker is stopping"
 
 
 def doctor(request: Request) -> Response:
-    """The findings of the doctor, as this host sees the installation."""
+    """Show the findings of the doctor, as seen from this host."""
     examiner: Doctor = request.app.state.doctor
     findings = in_order(examiner.examine(EXAMINED_FOR))
     return page(
@@ -112,7 +113,7 @@ def doctor(request: Request) -> Response:
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """The worst first."""
+    """Sort findings, the worst first."""
     levels = (Level.PROBLEM, Level.WARNING, Level.OK)
     return sorted(findings, key=lambda finding: levels.index(finding.level))
 

@@ -1,6 +1,4 @@
-"""The screens of jobs: the list, one job, one group of it with its log, attempts and events, and
-the spec.
-"""
+"""The screens of jobs: the list, one job, a group with its log, attempts, events, and the spec."""
 
 from __future__ import annotations
 
@@ -39,11 +37,11 @@ from unstuck.web.rendering import client_of, log_breaker, page, unchanged
 
 FILTERS = ("status", "name", "since", "limit", "unfold")
 MOST = 50  # jobs of a list
-FOLDED_OF = 1000  # jobs among which those are looked for that are shown in one line
-WAITS_WITHIN = 1.0  # seconds for the reasons of a list
-MEMBERS = 8  # of each fork that are explained
+FOLDED_OF = 1000  # newest jobs, of which runs are folded into lines
+WAITS_WITHIN = 1.0  # seconds to read the reasons of a list
+MEMBERS = 8  # of each fork, with explanations
 EVENTS = 100  # of one page
-ATTEMPTS_OF = 5_000  # events, the newest, of which the timeline is drawn
+ATTEMPTS_OF = 5_000  # newest events, from which the timeline is drawn
 SHOWN_SPEC = 200_000  # characters
 _DUMPER = getattr(
     yaml, "CSafeDumper", yaml.SafeDumper
@@ -51,7 +49,7 @@ _DUMPER = getattr(
 
 
 def jobs(request: Request) -> Response:
-    """The list of jobs; the query takes the filters of `unstuck list`."""
+    """List jobs. The query has the filters of `unstuck list`."""
     filters = {name: request.query_params.get(name, "").strip() for name in FILTERS}
     client, unfold = client_of(request), filters["unfold"] != ""
     limit = (
@@ -96,7 +94,7 @@ def _since(text: str) -> float | None:
 
 
 def job(request: Request) -> Response:
-    """All of one job that a person needs first."""
+    """Show one job."""
     view = _view(request)
     groups = model.page_of_groups(view, request.query_params)
     explanations, more_explanations = model.explanations_of(view)
@@ -148,12 +146,12 @@ def job(request: Request) -> Response:
 
 
 def group(request: Request) -> Response:
-    """One group or member of a fork with its log, or a fork with its members."""
+    """Show a group, or a member of a fork, with its log; or a fork with its members."""
     view, name = _view(request), request.path_params["group"]
     fork = view.planned(name)
     member = next(
         (member for member in fork.members if member.id == name), None
-    )  # none: a whole fork, or no record yet
+    )  # None for a whole fork, or without a record
     whole = fork.forked and name == fork.name and member is None
     explanations, more_explanations = model.explanations_of(view, name)
     errors, more_errors = model.errors_of(view, name)
@@ -192,9 +190,7 @@ def group(request: Request) -> Response:
 
 
 def log(request: Request) -> Response:
-    """The end of the log of one attempt, which the screen of its group asks for every few
-    seconds.
-    """
+    """Show the end of the log of one attempt. The screen of a group loads it every few seconds."""
     job, name = client_of(request).facts(request.path_params["job"]), request.path_params["group"]
     if GROUP_ID.fullmatch(name) is None:
         raise NoSuchGroup(f"job {job.id} has no group {name!r}")
@@ -212,9 +208,7 @@ def log(request: Request) -> Response:
 
 
 def _log(request: Request, job: JobInfo, name: str) -> dict[str, Any]:
-    """The last lines of a log of a group: of the attempt that is asked for, else of the newest
-    one.
-    """
+    """Return the last lines of a log of a group: of the requested attempt, or of the newest one."""
     requested = request.query_params.get("attempt", "")
 
     def read() -> tuple[list[LogFile], LogFile | None, Tail]:
@@ -228,7 +222,7 @@ def _log(request: Request, job: JobInfo, name: str) -> dict[str, Any]:
         logs, chosen, tail = log_breaker(request).call(
             job.warehouse, f"the log of {name} cannot be shown", read
         )
-    except (OSError, UnstuckError) as error:  # the rest of the screen does not come from there
+    except (OSError, UnstuckError) as error:  # the rest of the screen does not need the warehouse
         trouble = str(error)
     return {
         "log_lines": [shown_line(line, _clock) for line in tail.lines],
@@ -250,7 +244,7 @@ def _clock(at: float, timespec: str) -> str:
 
 
 def attempts(request: Request) -> Response:
-    """The attempts of a job over time, and its events, the newest first."""
+    """Show the attempts of a job over time, and its events, the newest first."""
     client, before = client_of(request), request.query_params.get("before", "+")
     if not (before == "+" or is_entry(before)):
         raise BadRequest(f"{before!r} is no entry of an event log")
@@ -282,7 +276,7 @@ def attempts(request: Request) -> Response:
 
 
 def spec(request: Request) -> Response:
-    """The spec of a job as it is now, the values of its parameters, and what was altered."""
+    """Show the current spec of a job, the values of its parameters, and its alterations."""
     client = client_of(request)
     view = client.show(request.path_params["job"])
     ran = view.claimed[: model.A_PAGE] if view.revision else []
@@ -328,9 +322,7 @@ def _alteration(number: int, alteration: Alteration) -> Mapping[str, Any]:
 
 
 def _ran(view: JobInfo, member: Member) -> tuple[str, str, int, int]:
-    """A group, its state, the revision that it ran with, and that of the timeout which it was given
-    later.
-    """
+    """Return a group, its state, its revision, and the revision of a timeout that it got later."""
     return (
         member.id,
         member.state,
@@ -346,9 +338,9 @@ def _view(request: Request) -> JobInfo:
 
 
 def _of_job(path: str, screen: Callable[[Request], Response]) -> Route:
-    """A screen of one job.
+    """Return the route of a screen of one job.
 
-    Another word for the job than its id leads to the same screen under the id.
+    Another word for the job, such as its name, redirects to the address with its id.
     """
 
     def found(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Models of the screens of one job, made from its view. Pure."""
+"""The models of the screens of one job, made from its view (pure)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from unstuck.web.paging import ListPage, filter_of, page_of
 
 T = TypeVar("T")
 A_PAGE = 100  # groups, or members of a fork
-ERRORS = 5  # groups whose errors are written out
-EXPLAINED = 20  # explanations that are written out
+ERRORS = 5  # groups whose errors are shown
+EXPLAINED = 20  # explanations that are shown
 _TO_LOOK_AT = (
     GroupState.FAILED,
     GroupState.BACKOFF,
@@ -33,7 +33,12 @@ _TO_LOOK_AT = (
 
 @dataclass(frozen=True, slots=True)
 class SharedExplanation:
-    """One explanation and the ``subjects`` that share it; ``more``: how many are not listed."""
+    """One explanation of several groups.
+
+    Attributes:
+        subjects: the first groups.
+        more: the number of other groups.
+    """
 
     subjects: tuple[str, ...]
     more: int
@@ -42,7 +47,7 @@ class SharedExplanation:
 
 @dataclass(frozen=True, slots=True)
 class OutputRows:
-    """One output of a job, over all its groups: good rows, rejected ones, and these by rule."""
+    """The rows of one output of a job, of all its groups: good, rejected, and rejected by rule."""
 
     name: str
     rows: int
@@ -170,13 +175,12 @@ def _rank(state: str) -> int:
 
 
 def explanations_of(view: JobInfo, only: str = "") -> tuple[list[SharedExplanation], int]:
-    """Why the groups of a job wait, as `unstuck why` says it, and how many explanations are not
-    among these.
+    """Return why the groups of a job wait, as `unstuck why` does, and the number of the rest.
 
-    Neighbours whose explanation is the same are told together.
+    Neighbors with the same explanation share one.
 
     Args:
-        only: of this group, or of the members of this fork; empty: of all.
+        only: a group, or a fork for all its members; empty for all groups.
     """
     explanations = [
         explanation
@@ -212,7 +216,7 @@ def _fork_of(subject: str) -> str:
 
 
 def errors_of(view: JobInfo, only: str = "") -> tuple[list[Member], int]:
-    """Groups that failed or are recovering, and how many are not among these. ``only``: as
+    """Return groups that failed or are recovering, and the number of the rest. See
     `explanations_of`.
     """
     failed = [group for group in view.failed if only in ("", group.id, _fork_of(group.id))]
@@ -220,7 +224,7 @@ def errors_of(view: JobInfo, only: str = "") -> tuple[list[Member], int]:
 
 
 def outputs_of(members: Sequence[Member]) -> list[OutputRows]:
-    """The outputs of these groups, with their rows."""
+    """Return the outputs of these groups with their rows."""
     rows, rejected, rules = Counter[str](), Counter[str](), dict[str, Counter[str]]()
     for member in members:
         rows.update(
@@ -240,9 +244,9 @@ def _is_rejects(name: str, member: Member) -> bool:
 
 
 def finished_text(job: JobInfo) -> str:
-    """How a job ended, in a sentence; empty while it goes on, and where its reason says it."""
+    """Return how a job ended; empty while it runs, or if its reason tells it."""
     if job.status is not Status.FINISHED:
         return ""
     if not job.version:
-        return "It has finished. It had nothing to publish."
-    return f"It has finished, and published version {job.version} of {job.warehouse}."
+        return "The job finished. It had nothing to publish."
+    return f"The job finished and published version {job.version} of {job.warehouse}."

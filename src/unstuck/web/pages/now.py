@@ -1,4 +1,4 @@
-"""The screen Now: the current problems, the running jobs, and the jobs that ended lately."""
+"""The screen Now: problems, running jobs, and jobs that ended in the last day."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unstuck.web.rendering import client_of, page, unchanged
 def now(request: Request) -> Response:
     client = client_of(request)
     snapshot = Snapshot.of(client)
-    # The sentences of a fleet contain durations; they are rendered anew with the ages.
+    # Sentences about the fleet contain durations, which are rendered again with the ages.
     stable = [
         replace(problem, text="") if _href(problem) == "/fleet" else problem
         for problem in snapshot.problems

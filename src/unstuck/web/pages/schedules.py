@@ -1,6 +1,4 @@
-"""The screens of schedules: the list of them, those first that are not well, and one schedule with
-its runs.
-"""
+"""The screens of schedules: the list, unhealthy ones first, and one schedule with its runs."""
 
 from __future__ import annotations
 
@@ -30,14 +28,19 @@ from unstuck.web.warehouse_part import datasets_of, unreadable_as
 
 MOST = 50  # schedules of one page
 STRIP, RUNS, EVENTS, TICKS = 12, 20, 20, 5
-LOOKED_AT = 5  # of the newest versions, for files that were put aside
+LOOKED_AT = 5  # newest versions, in which files that were put aside are searched
 PUT_ASIDE = 200  # files that are listed
 _ORDER = (ScheduleStatus.HALTED, ScheduleStatus.RETRYING)
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
-    """One line of the list. ``backlog``: in words; ``strip``: its last runs."""
+    """One line of the list.
+
+    Attributes:
+        backlog: the unread part of its streams, in words.
+        strip: the picture of its last runs.
+    """
 
     schedule: ScheduleInfo
     backlog: str
@@ -63,7 +66,7 @@ def schedules(request: Request) -> Response:
 def _rows(
     infos: Sequence[ScheduleInfo], runs: Mapping[str, Sequence[JobInfo]]
 ) -> Iterator[ScheduleRow]:
-    """The lines, drawn one by one: a page that has not changed is not drawn."""
+    """Yield the lines lazily: an unchanged page draws none."""
     for info in infos:
         yield row_of(info, runs[info.name], linked=False)
 
@@ -93,9 +96,7 @@ def row_of(info: ScheduleInfo, runs: Sequence[JobInfo], *, linked: bool = True) 
 
 
 def backlog_text(backlog: Backlog | None) -> str:
-    """The unread part of its streams, in a few words; empty if it has none, or nobody has
-    looked.
-    """
+    """Return the unread part of the streams in words; empty if none or not checked yet."""
     if backlog is None:
         return ""
     sentences = [
@@ -105,7 +106,7 @@ def backlog_text(backlog: Backlog | None) -> str:
 
 
 def strip_of(info: ScheduleInfo, runs: Sequence[JobInfo], *, linked: bool) -> Svg:
-    """The picture of its last ``runs``, given the newest first."""
+    """Draw the last ``runs``, the newest first."""
     drawn = [
         StripRun(
             job.status,
@@ -154,7 +155,7 @@ def schedule(request: Request) -> Response:
 
 
 def put_aside(request: Request) -> Response:
-    """The files that its last runs have put aside: asked of the warehouse, which may be away."""
+    """Show the files that the last runs put aside. The warehouse may be unavailable."""
     name = request.path_params["name"]
     runs = client_of(request).schedules.runs(name, RUNS)
     sources, trouble = unreadable_as((), partial(put_aside_of, datasets_of(request), runs))
@@ -170,7 +171,7 @@ def put_aside(request: Request) -> Response:
 
 
 def put_aside_of(datasets: Datasets, runs: Sequence[JobInfo]) -> list[SourcePutAside]:
-    """The files and messages that the newest runs which have published have put aside."""
+    """Return the files and messages that the newest published runs put aside."""
     versions = [job.version for job in runs if job.version][:LOOKED_AT]
     return [source for version in versions for source in datasets.put_aside(version)]
 
