@@ -358,7 +358,7 @@ def test_offers_deleted_with_every_key_of_the_broker_are_put_back(
 
 
 @pytest.mark.variant
-def test_a_wake_up_that_nobody_ever_receives_is_sent_again(
+def test_an_unreceived_wake_up_is_sent_again(
     client: Client, store: redis.Redis, fleet: LocalFleet, work: Work
 ) -> None:
     """The worker's main process stands still, so that wake-ups lie in the queue, from which they

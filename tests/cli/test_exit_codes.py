@@ -205,7 +205,7 @@ def test_an_address_that_is_none_is_2_with_every_command_and_shown_as_it_was_giv
     assert "Expected: redis://HOST:PORT/0" in done.stderr
 
 
-def test_an_empty_address_is_none_at_all(cli: Cli) -> None:
+def test_an_empty_address_counts_as_missing(cli: Cli) -> None:
     done = cli("list", UNSTUCK_REDIS_URL="", UNSTUCK_LEASE_TTL="")
     assert (
         "redis://localhost:6379/0" in done.stderr or done.returncode == 0
@@ -225,7 +225,7 @@ def test_a_shortened_id_that_fits_several_jobs_is_2_and_lists_them(cli: Cli, han
 @pytest.mark.variant
 @pytest.mark.parametrize("command", ["show", "watch", "events", "logs"])
 @pytest.mark.parametrize("job", ["20130101T000000-aaaaaaaa", "zzz", "last"])
-def test_no_such_job_is_3(cli: Cli, command: str, job: str) -> None:
+def test_a_missing_job_exits_with_3(cli: Cli, command: str, job: str) -> None:
     done = cli(command, job)
     assert done.returncode == 3
     assert "job" in done.stderr
@@ -370,7 +370,7 @@ def test_redis_that_is_away_is_5_soon_for_every_command_that_needs_it(
     assert set(answers) == set(ASKS_REDIS)
 
 
-def test_a_wrong_or_missing_password_is_5_and_says_so(
+def test_a_wrong_or_missing_password_exits_with_5_and_a_reason(
     cli: Cli, redis_server: RedisServer, client: redis.Redis
 ) -> None:
     client.config_set("requirepass", "right")
@@ -390,7 +390,7 @@ def test_a_wrong_or_missing_password_is_5_and_says_so(
         client.config_set("requirepass", "")
 
 
-def test_a_read_only_replica_is_5_and_says_so(
+def test_a_read_only_replica_exits_with_5_and_a_reason(
     cli: Cli, good: Path, tmp_path: Path, redis_server: RedisServer
 ) -> None:
     replica = RedisServer(tmp_path)

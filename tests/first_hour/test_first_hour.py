@@ -15,7 +15,7 @@ from tests.first_hour.player import PAGE, play
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_a_newcomer_who_does_what_the_page_says_sees_what_it_says(tmp_path: Path) -> None:
+def test_the_first_hour_page_works_as_written(tmp_path: Path) -> None:
     played = play(tmp_path)
     told = re.search(r"(\d+) files.* (\d+) commands", PAGE.read_text())
     assert told is not None

@@ -75,7 +75,7 @@ def test_a_query_that_runs_longer_than_its_group_may_is_canceled_and_the_session
     assert here.run({"name": "quick", "groups": [sql("n", "SELECT 1 AS n")]}).finished
 
 
-def test_a_stream_goes_on_where_the_last_job_has_published(here: InProcess, tmp_path: Path) -> None:
+def test_a_stream_continues_at_the_last_published_position(here: InProcess, tmp_path: Path) -> None:
     arriving = tmp_path / "arriving"
     arriving.mkdir()
     stream = {"stream": str(arriving), "format": "json", "schema": "n BIGINT"}

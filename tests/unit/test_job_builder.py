@@ -153,7 +153,7 @@ def test_what_is_wrong_is_refused_on_its_line_and_leaves_the_job_as_it_was(
     assert refusal(wrong).startswith(words)
 
 
-def test_what_only_the_whole_job_shows_is_told_with_the_line_of_its_group() -> None:
+def test_problems_of_the_whole_job_are_reported_with_the_line_of_the_group() -> None:
     one = Job("one")
     one.sql("a", "SELECT 1", output="made", when="nobody.n > 1")
     line = sys._getframe().f_lineno - 1

@@ -696,7 +696,7 @@ def test_a_warehouse_that_is_not_there_is_not_the_fault_of_the_caller(
     assert response.json()["detail"] == str(result.exception)
 
 
-def test_the_guard_of_the_page_stands_before_the_api(site: Site) -> None:
+def test_the_guard_of_the_page_protects_the_api(site: Site) -> None:
     """Given a token, a caller without one is refused with a problem; a foreign site can do nothing,
     cookie or not.
     """

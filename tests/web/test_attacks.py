@@ -269,7 +269,7 @@ def test_every_address_but_the_login_and_the_probe_asks_for_the_token(
     ],
     ids=str,
 )
-def test_what_is_not_the_token_lets_nobody_in(guarded: ServedPage, headers: dict[str, str]) -> None:
+def test_a_wrong_token_is_refused(guarded: ServedPage, headers: dict[str, str]) -> None:
     assert ask(guarded, "/", **headers).status == 401
 
 
@@ -505,7 +505,7 @@ def test_a_body_that_is_said_to_be_long_is_refused_before_it_is_sent(
         assert b" 413 " in link.recv(65536)
 
 
-def test_a_form_of_a_thousand_fields_and_one_that_is_none_do_nothing(
+def test_oversized_and_malformed_forms_do_nothing(
     served: ServedPage, store: Client, job: str
 ) -> None:
     many = "&".join(f"f{number}=1" for number in range(1000))
@@ -525,7 +525,7 @@ def test_a_form_of_a_thousand_fields_and_one_that_is_none_do_nothing(
     assert intent(store, job) == "run"
 
 
-def test_clients_that_send_and_read_nothing_keep_nobody_out(served: ServedPage) -> None:
+def test_idle_clients_block_no_other_client(served: ServedPage) -> None:
     """Given a thousand connections that are idle or stop in the middle of a request; then another
     one is answered.
     """

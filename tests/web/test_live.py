@@ -161,7 +161,7 @@ def test_what_has_not_changed_is_not_sent_again(
 
 
 @pytest.mark.variant
-def test_a_tab_that_nobody_sees_asks_nothing(browser: Browser, served: ServedPage) -> None:
+def test_a_background_tab_sends_no_request(browser: Browser, served: ServedPage) -> None:
     with watched(browser, served.origin) as seen:
         seen.page.goto("/schedules")
         asked: list[str] = []
@@ -197,7 +197,7 @@ def test_while_redis_is_away_the_last_answer_stays_with_the_sentence_above_it(
 
 
 @pytest.mark.variant
-def test_a_page_that_is_gone_is_said(browser: Browser, server: RedisServer, tmp_path: Path) -> None:
+def test_a_missing_page_is_reported(browser: Browser, server: RedisServer, tmp_path: Path) -> None:
     with page_of(server.url, tmp_path) as served, watched(browser, served.origin) as seen:
         seen.page.goto("/")
         served.process.kill()

@@ -143,7 +143,7 @@ def node(page: Page, name: str) -> str:
     return found.first.get_attribute("class") or "" if found.count() else ""
 
 
-def test_a_job_goes_on_before_your_eyes_without_a_reload(
+def test_a_job_view_updates_without_a_reload(
     seen: Watched, client: Client, job: str, gate: Path
 ) -> None:
     page = seen.page

@@ -78,7 +78,7 @@ def test_a_link_that_is_held_loses_nothing(client: redis.Redis, proxy: Proxy, li
         )
 
 
-def test_a_link_that_is_cut_says_so_to_who_waits_on_it(
+def test_a_cut_link_is_reported_to_its_readers(
     client: redis.Redis, proxy: Proxy, link: Link
 ) -> None:
     with (

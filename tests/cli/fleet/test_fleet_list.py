@@ -55,7 +55,7 @@ def test_runners_say_what_they_run_since_when_and_when_they_last_took_a_wake_up(
     assert told["since"] == told["claimed_at"]
 
 
-def test_who_has_fallen_silent_is_said_and_comes_last(cli: Cli, coordinator: Coordinator) -> None:
+def test_silent_processes_are_marked_and_listed_last(cli: Cli, coordinator: Coordinator) -> None:
     coordinator.note_runner("lost", heard=7210, host="host-1", pid=11)
     coordinator.note_runner("here", host="host-2", pid=22)
     out = cli("fleet").stdout

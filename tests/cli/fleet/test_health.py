@@ -164,5 +164,5 @@ def test_coordinators_that_are_heard_of_are_not_well_where_no_sweep_moves(
 
 
 @pytest.mark.parametrize("arguments", [("nobody",), ("worker", "--max-age", "soon")])
-def test_a_word_that_is_no_role_or_time_is_2(cli: Cli, arguments: tuple[str, ...]) -> None:
+def test_an_invalid_role_or_time_exits_with_2(cli: Cli, arguments: tuple[str, ...]) -> None:
     assert cli("health", *arguments).returncode == 2

@@ -103,7 +103,7 @@ def test_a_foreground_process_killed_with_sigkill_leaves_nothing_behind(
 
 
 @pytest.mark.variant
-def test_a_killed_process_comes_back_and_the_terminal_says_so(up: Callable[..., Up]) -> None:
+def test_a_killed_process_is_restarted_and_the_terminal_reports_it(up: Callable[..., Up]) -> None:
     fleet = up(programs={"plain": PLAIN})
     fleet.says("Ready")
     first = fleet.find(PLAIN)
@@ -217,7 +217,7 @@ def test_a_fleet_that_is_started_again_has_its_jobs_and_its_address(up: Callable
 
 
 @pytest.mark.variant
-def test_a_second_fleet_in_one_home_is_told_the_pid_of_the_first(up: Callable[..., Up]) -> None:
+def test_a_second_fleet_in_one_home_reports_the_pid_of_the_first(up: Callable[..., Up]) -> None:
     first = up()
     first.says("Ready")
     said = wait_until(lambda: first.own_log, 5, "the first to write down what it said")
@@ -241,7 +241,7 @@ def test_a_process_that_cannot_start_ends_the_fleet_with_its_last_words(
     assert "no such module: nowhere" in fleet.text
 
 
-def test_a_redis_that_does_not_answer_is_said_at_once(up: Callable[..., Up]) -> None:
+def test_a_silent_redis_is_reported_at_once(up: Callable[..., Up]) -> None:
     port = free_port()
     fleet = up(redis_url=f"redis://:secret@127.0.0.1:{port}/0")
 

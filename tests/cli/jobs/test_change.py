@@ -247,7 +247,7 @@ def test_a_retry_says_what_runs_and_what_may_be_taken_over(
         (["--adopt-all"], set(), True),
     ],
 )
-def test_a_retry_runs_again_what_it_is_told_to(
+def test_a_retry_reruns_the_requested_groups(
     cli: Cli, hand: ByHand, more: list[str], again: set[str], adopts: bool
 ) -> None:
     job = hand.submit(

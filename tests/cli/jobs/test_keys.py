@@ -141,7 +141,7 @@ def test_submit_with_retry_and_the_first_spec_of_the_key_runs_that_and_not_the_o
     assert steps == ["some.where:step"] * 2, "what is given runs"
 
 
-def test_a_halted_job_of_a_key_is_said_and_not_retried(
+def test_a_halted_job_of_a_key_is_reported_and_not_retried(
     cli: Cli, hand: ByHand, spec: Path, client: redis.Redis
 ) -> None:
     job = cli.json("submit", spec, "--key", "k")["id"]

@@ -164,7 +164,7 @@ def test_list_filters_by_status_name_time_and_number(cli: Cli, hand: ByHand) -> 
     assert ids("--since", "2999-01-01T00:00:00Z") == []
 
 
-def test_list_for_people_shows_where_each_job_stands_and_why(cli: Cli, hand: ByHand) -> None:
+def test_list_shows_the_state_of_each_job_with_its_reason(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "a"}, name="nightly")
     hand.decide(job)
     hand.fail(job, "a", "the file is gone")
@@ -447,7 +447,9 @@ def test_show_and_its_json_say_in_one_line_what_each_group_waits_for(
     )
 
 
-def test_a_job_that_nobody_looks_at_says_so(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
+def test_a_job_without_a_coordinator_reports_it(
+    cli: Cli, hand: ByHand, client: redis.Redis
+) -> None:
     job = hand.submit({"name": "only"})
     key = Keys(hand.settings.prefix).of(job).job
     submitted_at = float(client.hget(key, "submitted_at") or 0)
@@ -587,7 +589,7 @@ def test_logs_of_a_group_that_the_job_does_not_have_are_2_and_name_those_it_has(
     assert "clean, month" in done.stderr
 
 
-def test_no_logs_yet_is_said_and_is_no_error(cli: Cli, hand: ByHand) -> None:
+def test_missing_logs_are_reported_and_are_no_error(cli: Cli, hand: ByHand) -> None:
     done = cli("logs", hand.submit({"name": "only"}))
     assert (done.returncode, done.stdout) == (0, "")
     assert "No logs" in done.stderr
@@ -630,7 +632,7 @@ def test_a_reader_that_leaves_early_is_no_error(cli: Cli, hand: ByHand) -> None:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
-def test_an_answer_that_nobody_reads_is_no_error(cli: Cli, hand: ByHand, as_json: bool) -> None:
+def test_an_unread_answer_is_no_error(cli: Cli, hand: ByHand, as_json: bool) -> None:
     hand.finished()
     reader, writer = os.pipe()
     os.close(reader)
@@ -797,7 +799,7 @@ def test_the_sources_of_a_dataset_are_the_files_of_its_stream_and_one_can_be_ski
 @pytest.mark.parametrize(
     "edited", ['["_staging/../../etc"]', "[" * 100_000 + "]" * 100_000], ids=["..", "deep"]
 )
-def test_a_log_edited_by_hand_is_told_with_its_entry_and_is_no_bug(
+def test_a_log_edited_by_hand_is_reported_with_its_entry(
     cli: Cli, published: Warehouse, tmp_path: Path, edited: str
 ) -> None:
     entry = Path(published.storage.uri("_log/000000000002.json"))
@@ -823,7 +825,7 @@ def test_a_warehouse_that_is_not_there_is_2_and_not_an_empty_one(cli: Cli, tmp_p
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_warehouse_without_datasets_is_said_and_named(cli: Cli, tmp_path: Path) -> None:
+def test_an_empty_warehouse_is_reported_with_its_address(cli: Cli, tmp_path: Path) -> None:
     Warehouse(str(tmp_path / "elsewhere")).ensure_id()
     assert cli.json("datasets", "--warehouse", "elsewhere") == []
     done = cli("datasets", "--warehouse", "elsewhere")

@@ -22,7 +22,7 @@ def fleet_lives(client: redis.Redis) -> None:
         )
 
 
-def test_where_all_is_well_it_says_so_and_exits_0(
+def test_without_problems_it_reports_that_and_exits_with_0(
     cli: Cli, hand: ByHand, client: redis.Redis
 ) -> None:
     fleet_lives(client)

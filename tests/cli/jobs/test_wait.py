@@ -86,7 +86,7 @@ def test_submit_says_that_it_made_a_new_warehouse(
     assert (third.stdout.splitlines()[1], third.stderr) == (made, "")
 
 
-def test_the_same_key_is_the_same_job_and_that_is_said(cli: Cli, spec: Path) -> None:
+def test_the_same_key_is_the_same_job_and_is_reported(cli: Cli, spec: Path) -> None:
     first = cli.json("submit", spec, "--key", "today")
     assert first["new"] is True
     again = cli("submit", spec, "--key", "today")
@@ -189,7 +189,7 @@ def test_a_watcher_outlives_a_restart_of_redis(cli: Cli, tmp_path: Path) -> None
         server.stop()
 
 
-def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(
+def test_waiting_in_a_pipe_reports_once_why_the_job_waits(
     hand: ByHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log of a CI that ends in SUBMITTED or QUEUED helps nobody."""

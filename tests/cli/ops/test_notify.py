@@ -78,7 +78,7 @@ def test_a_target_that_is_not_known_here_or_a_setting_that_is_wrong_is_a_usage_e
     assert "hush" not in done.stderr
 
 
-def test_the_list_has_what_waits_and_what_was_sent(cli: Cli, client: redis.Redis) -> None:
+def test_the_list_has_waiting_and_sent_notices(cli: Cli, client: redis.Redis) -> None:
     assert "No notices." in cli("notify", "list").stderr
     outbox = Outbox(client, KEYS)
     for number in (1, 2):

@@ -40,7 +40,7 @@ def get(url: str, **headers: str) -> str:
         return str(answer.read().decode())
 
 
-def test_the_page_is_served_until_it_is_told_to_stop(cli: Cli, hand: ByHand) -> None:
+def test_the_page_is_served_until_it_is_stopped(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "load"}, name="night")
     with serving(cli) as address:
         assert job in get(f"{address}/jobs")

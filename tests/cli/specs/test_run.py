@@ -113,7 +113,7 @@ def test_a_bad_file_is_told_by_its_sentence_and_no_frame_but_that_of_the_step(fo
 
 
 @pytest.mark.variant
-def test_a_step_that_does_not_exist_is_told_by_a_sentence_alone(folder: Path) -> None:
+def test_a_missing_step_is_reported_by_one_sentence(folder: Path) -> None:
     done = run(folder, spec(folder, group("nowhere")))
     (line,) = done.stderr.splitlines()
     assert line.startswith("STEP_NOT_FOUND: steps:nowhere cannot be imported")
@@ -147,7 +147,7 @@ def test_a_wrong_spec_is_2_and_nothing_is_made(folder: Path) -> None:
 
 
 @pytest.mark.variant
-def test_a_parameter_without_its_value_is_told_with_the_option(folder: Path) -> None:
+def test_a_missing_parameter_is_reported_with_the_option(folder: Path) -> None:
     needs = {"params": {"year": {"type": "integer", "required": True}}}
     done = run(folder, spec(folder, group("rows"), **needs))
     assert done.returncode == 2

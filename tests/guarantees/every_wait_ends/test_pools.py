@@ -81,9 +81,7 @@ def test_what_waits_for_a_slot_keeps_nothing_else_from_its_turn(
     )
 
 
-def test_a_pool_that_nobody_has_set_has_one_slot(
-    coordinator: Coordinator, runners: Runners
-) -> None:
+def test_an_undefined_pool_has_one_slot(coordinator: Coordinator, runners: Runners) -> None:
     coordinator.submit(members(3, pool="new"))
     coordinator.read()
     assert len(runners.take_all()) == 1

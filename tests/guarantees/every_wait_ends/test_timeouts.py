@@ -268,7 +268,7 @@ def test_a_retry_does_not_begin_the_jobs_time_again(
 
 @pytest.mark.claim("Timeouts of steps, queues and jobs hold, also after an outage.")
 @pytest.mark.parametrize("how", ["pause", "halt"])
-def test_the_time_that_a_job_stood_paused_does_not_count(
+def test_the_time_of_a_pause_does_not_count(
     make_coordinator: Callable[..., Coordinator], how: str
 ) -> None:
     """A HALTED job waits for a person, just the same."""

@@ -181,7 +181,7 @@ def test_a_runner_that_listens_on_two_queues_is_sent_one_wake_up(coordinator: Co
     )
 
 
-def test_where_nobody_listens_one_wake_up_waits_for_whoever_comes(coordinator: Coordinator) -> None:
+def test_without_listeners_one_wake_up_waits(coordinator: Coordinator) -> None:
     coordinator.submit(group("w", for_each={"n": list(range(20))}))
     coordinator.read()
     assert coordinator.wake_ups == {"light": 1}

@@ -124,7 +124,7 @@ def test_a_step_in_one_c_call_that_holds_the_gil_is_shown(hung: Any) -> None:
         assert (last.file, last.function) == ("re/__init__.py", "match")
 
 
-def test_it_is_shown_since_when_a_step_stands_at_the_same_lines(hung: Any, tmp_path: Path) -> None:
+def test_the_time_at_the_same_lines_of_a_step_is_shown(hung: Any, tmp_path: Path) -> None:
     passed = tmp_path / "passed"
     with hung("goes_on", passed=str(passed)) as job:
         first = job.stack(lambda stack: stack.frames[0].line == line_of("gone.wait(0.05)"))
@@ -137,7 +137,7 @@ def test_it_is_shown_since_when_a_step_stands_at_the_same_lines(hung: Any, tmp_p
         )
 
 
-def test_the_failure_of_a_timeout_says_where_the_step_stood(hung: Any) -> None:
+def test_the_failure_of_a_timeout_names_the_line_of_the_step(hung: Any) -> None:
     """Nobody may have looked while it hung. The step is told to end, does not, and is killed."""
     with hung("waits_for_a_lock", timeout="4s", environ={"UNSTUCK_CANCEL_GRACE": "1s"}) as job:
         wait_until(lambda: job.why().state == "BACKOFF", 60, "the timeout to be taken in")
@@ -200,7 +200,7 @@ def test_a_secret_in_the_name_of_a_file_is_not_shown(hung: Any) -> None:
         ({"done": 5, "running": 1, "failed": 3}, "5 of 200 tasks done, 1 runs, 3 failed"),
     ],
 )
-def test_a_stage_of_spark_is_told_with_its_tasks(stage: dict[str, Any], told: str) -> None:
+def test_a_spark_stage_is_shown_with_its_tasks(stage: dict[str, Any], told: str) -> None:
     one = SparkStage(id=12, name="count at etl.py:7", tasks=200, **{"failed": 0, **stage})
     assert stage_text(one) == f"Spark stage 12 (count at etl.py:7): {told}"
 

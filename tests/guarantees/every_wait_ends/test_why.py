@@ -204,7 +204,7 @@ def test_a_group_says_how_long_it_has_run_and_how_long_it_usually_takes(
     assert "attempt 1" in found.what
 
 
-def test_a_paused_job_says_who_paused_it_and_how_to_go_on(coordinator: Coordinator) -> None:
+def test_a_paused_job_names_its_user_and_the_command_to_resume(coordinator: Coordinator) -> None:
     job = half_a_fork(coordinator)
     for offer in coordinator.offers():
         coordinator.work(offer)
@@ -330,7 +330,7 @@ def test_what_is_being_canceled_says_at_what_time_it_ends_at_the_latest(
     assert view.explanations["a"].help == (f"unstuck logs {job} a -f", f"unstuck force-stop {job}")
 
 
-def test_an_ended_job_tells_how_it_came_to_end_so(coordinator: Coordinator) -> None:
+def test_an_ended_job_explains_its_end(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a", retry={"max": 0}))
     coordinator.read()
     coordinator.work(coordinator.offers()[0], failed())
@@ -341,7 +341,9 @@ def test_an_ended_job_tells_how_it_came_to_end_so(coordinator: Coordinator) -> N
     assert f"unstuck logs {job}" in found.help
 
 
-def test_a_job_that_nobody_looks_at_says_so(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_a_job_without_a_coordinator_reports_it(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     coordinator = make_coordinator()
     job = coordinator.submit(group("a"))
     coordinator.redis.zadd(coordinator.keys.due, {job: coordinator.show(job).at - 60})
@@ -429,7 +431,7 @@ def test_a_job_whose_group_loses_every_worker_says_poison_and_the_users_own_erro
     assert "its first error: STEP_FAILED: it broke" in said
 
 
-def test_a_pause_that_does_not_wait_is_told_as_one(coordinator: Coordinator) -> None:
+def test_an_immediate_pause_is_shown_as_such(coordinator: Coordinator) -> None:
     job = running(coordinator)
     coordinator.client.pause(job, by="ada", now=True, reason="the disk is full")
     coordinator.read()

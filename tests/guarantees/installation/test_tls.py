@@ -198,7 +198,7 @@ def test_a_server_may_be_trusted_blindly_by_name_only(front: TlsServer, tmp_path
     assert asked(Cli(address(front, options="?ssl_cert_reqs=CERT_NONE"), tmp_path)).returncode == 0
 
 
-def test_one_side_that_speaks_tls_where_the_other_does_not_is_told_so(
+def test_tls_on_one_side_only_is_reported(
     authority: Authority, server: RedisServer, front: TlsServer, tmp_path: Path
 ) -> None:
     asks = TlsServer(authority.certify("localhost"), server.port, clients_of=authority)

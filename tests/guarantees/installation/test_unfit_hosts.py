@@ -119,7 +119,7 @@ def test_a_worker_without_java_takes_nothing_unless_it_runs_light_groups_alone(
 
 @pytest.mark.claim("A host that cannot run Spark takes no Spark work, and says why.")
 @pytest.mark.variant
-def test_a_java_that_is_too_old_for_spark_is_none(
+def test_a_java_too_old_for_spark_counts_as_missing(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     said = refused(redis_server.url, tmp_path, java(tmp_path, version("11.0.2")), "-Q", "spark")

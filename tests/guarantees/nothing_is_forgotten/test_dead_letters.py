@@ -260,7 +260,7 @@ def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(coordinator: Coor
 
 
 @pytest.mark.parametrize("name", ["abc", "1-", f"{2**70}-0", f"{'9' * 5000}-0"])
-def test_what_is_no_id_of_a_report_is_said_to_be_none_and_stops_no_other(
+def test_an_invalid_report_id_is_reported_and_stops_no_other(
     coordinator: Coordinator, name: str
 ) -> None:
     for treat in (coordinator.client.dead_letters.replay, coordinator.client.dead_letters.drop):

@@ -244,7 +244,7 @@ def program(programs: dict[str, Program], request: pytest.FixtureRequest) -> Pro
 
 @pytest.mark.variant
 @pytest.mark.parametrize("raw", NO_JSON.values(), ids=list(NO_JSON))
-def test_what_is_no_json_is_dropped_and_told_once(program: Program, raw: bytes) -> None:
+def test_invalid_json_is_dropped_and_logged_once(program: Program, raw: bytes) -> None:
     before = len(program.text())
     program.push(raw)
     program.handles_a_message()

@@ -410,7 +410,7 @@ def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
 
 
-def test_the_first_sweep_of_all_is_not_told_as_an_outage(
+def test_the_first_sweep_is_not_logged_as_an_outage(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

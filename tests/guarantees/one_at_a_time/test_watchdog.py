@@ -372,7 +372,7 @@ def test_a_c_call_that_holds_the_gil_does_not_cost_the_lease(
     assert lowest > 0, "a lease that lapsed meanwhile could have been taken over"
 
 
-def test_a_watchdog_that_dies_is_replaced_and_the_attempt_goes_on(
+def test_a_dead_watchdog_is_replaced_and_the_attempt_continues(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     offer = make_offer("wait_for_cancel")
@@ -477,7 +477,7 @@ def test_a_step_that_leaves_no_descriptor_costs_itself_alone(
 
 
 @pytest.mark.parametrize("while_it", ["waits", "runs", "has ended"])
-def test_an_offer_that_stands_again_and_a_second_wake_up_are_one_run(
+def test_a_repeated_offer_and_a_second_wake_up_are_one_run(
     worker: fleet.FleetWorker,
     store: redis.Redis,
     make_offer: MakeOffer,
@@ -559,7 +559,7 @@ def test_a_wake_up_that_came_to_nothing_is_seen_as_taken(
     assert sent <= (one.taken_at or 0.0) <= store.time()[0] + 1
 
 
-def test_a_runner_tells_which_warehouse_it_sees(
+def test_a_runner_reports_the_warehouse_that_it_sees(
     worker: fleet.FleetWorker, store: redis.Redis
 ) -> None:
     def looked() -> RunnerInfo | None:
@@ -573,7 +573,7 @@ def test_a_runner_tells_which_warehouse_it_sees(
 
 
 @pytest.mark.variant
-def test_a_runner_whose_own_mount_hangs_runs_ends_and_says_so(
+def test_a_runner_with_a_hanging_mount_ends_with_a_reason(
     store: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Only the doctor's look hangs: the attempt has another warehouse."""

@@ -250,7 +250,7 @@ groups:
 
 
 @pytest.mark.variant
-def test_a_code_version_stands_for_the_code(shop: Shop) -> None:
+def test_a_code_version_replaces_the_code(shop: Shop) -> None:
     spec = JobSpec.from_text(
         SPEC.replace("name: prices, spark", "name: prices, code_version: v1, spark")
     )

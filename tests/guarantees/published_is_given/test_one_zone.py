@@ -143,7 +143,7 @@ def test_a_conf_agrees_with_the_zone_of_the_job_and_a_job_has_one_zone() -> None
         JobSpec.from_values({**spec, "zone": "Asia/Tokio"}, {})
 
 
-def test_show_tells_the_zone_that_a_job_ran_with(cli: Cli, hand: ByHand) -> None:
+def test_show_prints_the_time_zone_of_a_job(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "a"}, {"name": "b"}, name="nightly")
     hand.decide(job)
     assert cli.json("show", job)["zones"] == []

@@ -119,7 +119,7 @@ def test_late_rows_are_appended_once_however_often_their_day_is_loaded(days: Day
 
 
 @pytest.mark.claim("A load replaces no partition that it does not name.")
-def test_late_rows_are_rejected_where_the_spec_says_so(days: Days) -> None:
+def test_late_rows_are_rejected_if_the_spec_requests_it(days: Days) -> None:
     reject = {"partitions": {"day": ":day"}, "outside": "reject"}
     quality = {"rules": {"even": "id % 2 = 0"}, "max_rejected_ratio": 0.5}
     done = days.load(FOURTH, 100, {SECOND: 19}, **reject, quality=quality)
@@ -184,7 +184,7 @@ def test_each_member_of_a_fork_replaces_its_own_partition(days: Days) -> None:
         ("", "'' is no value of the column day"),
     ],
 )
-def test_a_value_that_is_none_of_its_column_is_named(days: Days, day: str, says: str) -> None:
+def test_a_value_of_the_wrong_type_is_named(days: Days, day: str, says: str) -> None:
     named = {"partitions": {"day": day or ":empty"}}
     step = {"python": STEP, "output": "flights", "params": {"rows": 1, "day": FOURTH}}
     failed = days.run(

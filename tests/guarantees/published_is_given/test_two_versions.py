@@ -263,7 +263,7 @@ def test_a_fleet_that_is_upgraded_under_a_job_is_explained_and_alter_lets_it_go_
     assert coordinator.status(job) is Status.FINISHED
 
 
-def test_a_runner_of_the_right_version_is_told_who_may_not_take_it(
+def test_why_names_the_runners_of_other_versions(
     coordinator: Coordinator,
 ) -> None:
     new = Runner(coordinator, NEW, "new")

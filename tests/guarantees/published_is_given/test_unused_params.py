@@ -71,7 +71,7 @@ def test_validate_with_imports_tells_what_no_step_takes_and_what_does_not_fit(sh
     )
 
 
-def test_submit_tells_what_can_be_known_without_the_code(shop: Cli) -> None:
+def test_submit_reports_what_is_known_without_the_code(shop: Cli) -> None:
     done = shop("submit", "shop.yaml", "--json")
     assert json.loads(done.stdout)["warnings"] == [
         "groups[1].params.day: nothing in the group uses this parameter"
@@ -79,7 +79,7 @@ def test_submit_tells_what_can_be_known_without_the_code(shop: Cli) -> None:
     assert "Warning: groups[1].params.day: nothing" in done.stderr
 
 
-def test_run_tells_the_same_before_it_begins(shop: Cli) -> None:
+def test_run_reports_the_same_before_it_begins(shop: Cli) -> None:
     quoted = SPEC.replace("MODULE", "shop").replace("SELECT 1 AS one", "SELECT ':day' AS one")
     (shop.folder / "shop.yaml").write_text(quoted)
     done = shop("run", "shop.yaml", "--only", "prices")

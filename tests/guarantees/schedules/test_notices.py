@@ -82,7 +82,7 @@ def test_a_run_that_fails_is_told_by_its_schedule_alone_and_its_retry_that_ends_
 
 
 @pytest.mark.claim("The commit that changes a status also writes its notice, exactly once.")
-def test_a_lost_reply_and_a_second_coordinator_tell_nothing_twice(
+def test_a_lost_reply_and_a_second_coordinator_notify_nothing_twice(
     make_coordinator: Callable[..., Coordinator],
     lossy: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
@@ -111,7 +111,7 @@ def test_who_removes_a_schedule_ends_its_problem_for_those_who_were_told_of_it(
     assert "anna has removed it" in over.text
 
 
-def test_a_failure_that_no_try_can_mend_halts_and_is_told(coordinator: Coordinator) -> None:
+def test_an_unrecoverable_failure_halts_and_is_notified(coordinator: Coordinator) -> None:
     coordinator.client.schedules.set(spec("halted", "recovered", every="2s"))
     fail(coordinator, run_of(coordinator), failed("TOO_MANY_REJECTED_ROWS", recoverable=False))
     (one,) = told(coordinator)
@@ -121,7 +121,7 @@ def test_a_failure_that_no_try_can_mend_halts_and_is_told(coordinator: Coordinat
     assert "unstuck schedule resume ticking" in one.commands
 
 
-def test_a_stream_is_told_to_be_behind_though_its_schedule_is_paused(
+def test_a_stream_behind_is_notified_although_its_schedule_is_paused(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     folder = tmp_path / "in"
@@ -262,7 +262,7 @@ def test_the_run_that_counts_is_found_among_any_number_of_other_jobs_and_each_of
     assert max(read[job] for job in others[:-1]) == 1
 
 
-def test_a_rule_of_the_fleet_is_told_of_a_job_that_was_never_submitted(
+def test_a_rule_of_the_fleet_notifies_of_a_job_never_submitted(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     written = {"on": [{"late": a_minute_ago()}], "to": "ops", "names": ["never", "some*"]}

@@ -195,7 +195,7 @@ def test_a_failure_in_the_code_halts_the_schedule_at_once(coordinator: Coordinat
     )
 
 
-def test_a_command_answers_how_the_schedule_stands_after_it(coordinator: Coordinator) -> None:
+def test_a_command_answers_the_new_state_of_the_schedule(coordinator: Coordinator) -> None:
     schedules = coordinator.client.schedules
     asked = (schedules.pause, schedules.pause, schedules.resume, schedules.stop)
     answers = [schedules.set(spec()), *(one("ticking") for one in asked)]
@@ -585,7 +585,7 @@ def test_a_schedule_that_is_set_again_after_the_loss_of_redis_goes_on_from_its_l
     assert coordinator.show(again).key == f"ticking@{tick_text(tick + 1)}"
 
 
-def test_a_schedule_whose_run_stands_still_says_so(coordinator: Coordinator) -> None:
+def test_a_schedule_with_a_stuck_run_reports_it(coordinator: Coordinator) -> None:
     coordinator.client.schedules.set(spec())
     coordinator.client.schedules.run("ticking")
     job = next_run(coordinator, 0)

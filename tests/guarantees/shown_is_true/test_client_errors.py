@@ -284,7 +284,7 @@ def test_each_trouble_is_one_sentence_with_its_cure_and_the_command_line_says_th
     assert len({re.sub("'[a-z]+' command", "", text) for text in said}) == 1
 
 
-def test_a_client_goes_on_once_the_trouble_is_over(server: RedisServer, tmp_path: Path) -> None:
+def test_a_client_continues_after_an_outage(server: RedisServer, tmp_path: Path) -> None:
     with Client(Settings(redis_url=server.url, warehouse=str(tmp_path / "warehouse"))) as client:
         with full(server), pytest.raises(Unreachable):
             client.submit(SPEC, key="k")

@@ -57,7 +57,7 @@ def test_the_notice_of_a_failure_stands_in_the_outbox_with_the_commit(
 
 
 @pytest.mark.claim("The commit that changes a status also writes its notice, exactly once.")
-def test_what_a_commit_that_was_refused_would_have_told_is_not_told(
+def test_notices_of_a_refused_commit_are_not_sent(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("a", retry={"max": 0}), notify=OPS)
@@ -79,7 +79,7 @@ def test_what_a_commit_that_was_refused_would_have_told_is_not_told(
     assert told(coordinator) == [("failed", coordinator.status(job))]
 
 
-def test_a_commit_whose_reply_is_lost_has_told_once(
+def test_a_commit_with_a_lost_reply_sends_one_notice(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     first, second = make_coordinator(rules=FLEET), make_coordinator(rules=FLEET)
@@ -115,7 +115,7 @@ def test_a_job_that_nobody_can_decide_from_its_first_look_on_is_told_and_so_is_i
     assert told(coordinator) == [("halted", "HALTED"), ("recovered", "PENDING")]
 
 
-def test_a_damaged_job_is_told_as_halted_and_when_it_is_ended_by_force(
+def test_a_damaged_job_is_notified_as_halted_and_when_ended_by_force(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(rules=FLEET)
@@ -229,7 +229,7 @@ def commands(coordinator: Coordinator, job: str) -> dict[str, int]:
     return dict(counts)
 
 
-def test_commits_that_tell_nothing_take_no_more_commands(
+def test_commits_without_notices_use_no_more_commands(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     rules = [

@@ -157,7 +157,7 @@ def test_the_same_command_twice_is_done_then_already_and_one_event(
     ids=["step error", "for good", "lost", "timeout", "released"],
 )
 @pytest.mark.parametrize("first", ["pause", "failure"])
-def test_a_pause_that_meets_a_failure_stands_until_the_resume(
+def test_a_pause_during_a_failure_lasts_until_the_resume(
     coordinator: Coordinator, outcome: Outcome, first: str
 ) -> None:
     job = coordinator.submit(group("a", retry={"max": 3, "backoff": 0}), group("b", "a"))

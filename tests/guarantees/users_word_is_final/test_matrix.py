@@ -389,7 +389,7 @@ def drive_on(before: SmallWorld, world: SmallWorld, given: str, runners: str) ->
     [step for step in COMMANDS if step.to in WANTED],
     ids=lambda step: f"{step.to}{step.how and ' --now'}",
 )
-def test_the_users_word_stands_against_every_failure_in_both_orders(
+def test_a_user_command_wins_against_every_failure_in_both_orders(
     step: Step, failure: str, first: str
 ) -> None:
     never_claimed = failure == "never claimed"

@@ -675,7 +675,7 @@ def refusal(place: Place, frame: Any) -> str:
         ([""], "a column of the frame has no name"),
     ],
 )
-def test_names_that_readers_cannot_tell_apart_are_refused(
+def test_ambiguous_names_are_refused(
     place: Place, writer: str, names: list[str], says: str
 ) -> None:
     if writer == "spark":

@@ -265,7 +265,7 @@ def test_values_of_a_dynamic_fork_are_collected_from_the_output(
         ([python("slow_stage")], "BAD_STEP_CALL", "started"),
     ],
 )
-def test_what_a_retry_cannot_mend_is_said_and_not_retried(
+def test_unrecoverable_errors_are_reported_and_not_retried(
     store: redis.Redis, make_offer: MakeOffer, steps: list[dict[str, Any]], code: str, says: str
 ) -> None:
     what = failure(store, make_offer("g", *steps))

@@ -610,7 +610,7 @@ def test_a_file_has_the_rows_that_it_holds_or_is_refused_with_its_place(
     assert read.rows.keys() == {f"{home}/{name}" for name in case.files}
 
 
-def test_a_file_that_is_gone_or_has_changed_is_told_by_a_code_of_its_own(any_place: Place) -> None:
+def test_missing_and_changed_files_have_their_own_codes(any_place: Place) -> None:
     for change in (Path.unlink, lambda path: path.write_bytes(b"id,name\n1,an")):
         case = csv("", PLAIN, [])
         arrived = any_place.arrived(case)

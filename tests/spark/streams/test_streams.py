@@ -266,7 +266,7 @@ def test_a_folder_that_is_not_there_is_an_error_with_its_path(stream: Stream) ->
 
 
 @pytest.mark.variant
-def test_a_file_with_other_content_is_told_and_nothing_is_read(stream: Stream) -> None:
+def test_a_changed_file_is_reported_and_nothing_is_read(stream: Stream) -> None:
     stream.arrive(1)
     stream.load()
     (stream.home / "landing" / "1.json").write_text('{"id": 10, "at": "now"}\n')

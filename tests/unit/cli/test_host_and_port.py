@@ -26,6 +26,6 @@ def test_a_host_and_a_port_are_read(text: str, read: tuple[str, int]) -> None:
 @pytest.mark.parametrize(
     "text", ["nowhere", "", ":", ":x", "8620", "127.0.0.1:65536", "a:-1", "a:٣"]
 )
-def test_what_is_no_address_is_refused_with_what_is_expected(text: str) -> None:
+def test_an_invalid_address_is_refused_with_the_expected_form(text: str) -> None:
     with pytest.raises(BadRequest, match="is no address to listen at; expected HOST:PORT or :PORT"):
         host_and_port(text)

@@ -136,7 +136,7 @@ def test_a_redis_that_could_lose_something_is_named(
         {"ahead": 30.0, "unsure": 31.0},
     ],
 )
-def test_what_only_looks_like_trouble_is_none(change: dict[str, object]) -> None:
+def test_harmless_conditions_are_no_findings(change: dict[str, object]) -> None:
     assert ill(doctor.of_server(server(**change), SETTINGS)) == []
 
 
@@ -253,7 +253,7 @@ def test_a_control_queue_that_no_coordinator_empties_is_named_with_them() -> Non
         ({"role": "slave"}, "REDIS_READ_ONLY"),
     ],
 )
-def test_who_is_silent_since_redis_refuses_writes_is_not_told_to_be_gone(
+def test_processes_silent_due_to_refused_writes_are_not_reported_as_gone(
     change: dict[str, object], refused: str
 ) -> None:
     assert doctor.refused_writes(server(**change)) == refused
@@ -477,7 +477,7 @@ def test_open_jobs_of_another_warehouse_under_the_same_path_are_named() -> None:
     ]
 
 
-def test_a_full_warehouse_is_told_how_to_make_room() -> None:
+def test_a_full_warehouse_is_reported_with_the_remedy() -> None:
     for full in (errno.ENOSPC, errno.EDQUOT):
         found = doctor.of_warehouse(
             WarehouseFacts("/w", trouble=f"OSError: {OSError(full, os.strerror(full))}")

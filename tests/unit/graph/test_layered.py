@@ -36,7 +36,7 @@ GRAPHS = [some_graph(seed) for seed in range(25)]
 
 
 @pytest.mark.parametrize("needs", GRAPHS)
-def test_each_node_stands_to_the_right_of_what_it_needs(needs: Needs) -> None:
+def test_each_node_is_drawn_to_the_right_of_its_needs(needs: Needs) -> None:
     boxes = laid_out(needs).boxes
     for name, its in needs.items():
         for need in its:
@@ -107,7 +107,7 @@ def test_lines_that_others_imply_are_left_out_of_a_graph_that_is_full_of_them() 
     assert len(laid_out(needs).lines) == 59
 
 
-def test_groups_without_any_line_stand_side_by_side() -> None:
+def test_groups_without_edges_are_drawn_side_by_side() -> None:
     layout = laid_out({f"g{n}": [] for n in range(36)})
     assert len({box.x for box in layout.boxes.values()}) == 6
 

@@ -77,7 +77,7 @@ def test_every_status_has_a_sign_and_those_of_one_kind_differ() -> None:
         assert len(set(signs)) == len(signs) - (len(calm) - 1 if kind is Status else 0)
 
 
-def test_a_fork_of_any_size_is_one_box_that_tells_of_all_its_members() -> None:
+def test_a_fork_of_any_size_is_one_box_with_counts_of_its_members() -> None:
     census = {"SUCCEEDED": 4990, "FAILED": 2, "RUNNING": 8}
     drawn = job_graph([GraphGroup("by_region", (), worst_of(census), True, census)], "job")
     assert drawn.count('class="box"') == 1
@@ -118,9 +118,7 @@ def test_a_click_on_a_group_leads_where_the_caller_says() -> None:
         ({"WAITING": 3}, "WAITING"),
     ],
 )
-def test_a_fork_stands_as_the_member_that_needs_a_look_first(
-    census: dict[str, int], state: str
-) -> None:
+def test_a_fork_shows_its_most_urgent_member(census: dict[str, int], state: str) -> None:
     assert worst_of(census) == state
 
 

@@ -241,7 +241,7 @@ def test_a_job_that_wants_spark_is_refused_where_the_settings_say_that_there_is_
         here.run(job)
 
 
-def test_people_are_told_what_has_no_effect_in_one_process() -> None:
+def test_parts_without_effect_in_one_process_are_reported() -> None:
     spec = {
         "schedule": {"every": "1h"},
         "notify": [{"on": ["failed"], "to": "ops"}],
@@ -300,7 +300,7 @@ def test_of_a_wide_fork_it_is_not_shown_each_time_how_it_stands(here: InProcess)
     assert shown[-1].status is Status.FINISHED
 
 
-def test_a_run_beside_one_that_goes_on_leaves_its_staging(here: InProcess) -> None:
+def test_a_run_beside_an_active_one_keeps_its_staging(here: InProcess) -> None:
     beside: list[JobResult] = []
 
     def run_another(view: JobInfo) -> None:

@@ -24,7 +24,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_change_is_told_once_and_when_nothing_more_changes(project: Path) -> None:
+def test_a_change_is_reported_once_after_the_last_save(project: Path) -> None:
     watch = SourceWatch([project], without=[project / "warehouse"])
     assert watch.changed() == []
     (project / "steps" / "load.py").write_text("22\n")

@@ -58,7 +58,7 @@ def test_an_empty_store_is_up_and_has_no_jobs(coordinator: Coordinator) -> None:
     assert "unstuck_scrape_left_out" not in found
 
 
-def test_jobs_offers_slots_and_reports_are_told_by_name(coordinator: Coordinator) -> None:
+def test_jobs_offers_slots_and_reports_are_counted_by_name(coordinator: Coordinator) -> None:
     Pools(coordinator.redis, coordinator.keys).set("jdbc", 3)
     coordinator.note_runner("idle", queues=("light",), idle_since=1.0)
     coordinator.note_runner(

@@ -43,7 +43,7 @@ def get(address: str) -> str:
         return str(answer.read().decode())
 
 
-def test_a_redis_that_goes_away_is_told_as_up_0_and_its_return_is_noticed(tmp_path: Path) -> None:
+def test_an_absent_redis_is_up_0_and_its_return_is_noticed(tmp_path: Path) -> None:
     server = RedisServer(tmp_path)
     server.start()
     with served(server.url) as address:

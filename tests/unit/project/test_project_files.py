@@ -156,7 +156,7 @@ def machine(tmp_path: Path) -> Machine:
     return machine
 
 
-def test_a_machine_that_lacks_nothing_is_told_so(machine: Machine) -> None:
+def test_a_complete_machine_is_reported_as_complete(machine: Machine) -> None:
     done = machine.setup()
     assert (done.returncode, done.stderr) == (
         0,
@@ -281,7 +281,7 @@ def test_a_java_home_without_java_is_named(machine: Machine) -> None:
     assert "JAVA_HOME, /nowhere" in done.stderr
 
 
-def test_a_java_that_only_says_there_is_none_is_no_java(machine: Machine) -> None:
+def test_a_java_stub_counts_as_missing(machine: Machine) -> None:
     machine.has("java", "echo 'Unable to locate a Java Runtime' >&2; exit 1")
     assert machine.setup().returncode == 2
 
@@ -298,7 +298,7 @@ def test_a_name_on_the_path_that_does_not_run_is_passed_over(machine: Machine) -
     assert machine.setup().returncode == 0
 
 
-def test_a_python_without_venv_is_told_the_package(machine: Machine) -> None:
+def test_a_python_without_venv_is_reported_with_the_package(machine: Machine) -> None:
     machine.has(
         "python3", "case $2 in *ensurepip*) exit 1;; *version_info\\[:2*|*%d*) echo 3.11;; esac"
     )
@@ -307,7 +307,7 @@ def test_a_python_without_venv_is_told_the_package(machine: Machine) -> None:
     assert "apt-get install -y python3.11-venv" in done.stderr
 
 
-def test_everything_that_is_missing_is_said_at_once(machine: Machine) -> None:
+def test_all_missing_parts_are_reported_together(machine: Machine) -> None:
     (machine.bin / "java").unlink()
     (machine.bin / "python3").unlink()
     machine.has("df", "echo head; echo '/dev/sda 9 9 100000 1% /'")

@@ -360,7 +360,7 @@ def test_columns_of_an_absent_input_that_are_none_are_refused(unstuck: Unstuck) 
         unstuck.run({"name": "job", "groups": [group("add", "load", "numbers", inputs=inputs)]})
 
 
-def test_streams_of_one_name_are_told_apart_by_their_groups(unstuck: Unstuck) -> None:
+def test_streams_of_one_name_are_distinguished_by_their_groups(unstuck: Unstuck) -> None:
     streams = [
         {"events": {"stream": f"/in/{n}", "format": "json", "schema": SCHEMA}} for n in (1, 2)
     ]

@@ -48,7 +48,7 @@ def test_a_command_is_on_record_by_name_with_its_reason_and_says_that_it_came_fr
     assert f"unstuck resume {job}" in shown.text
 
 
-def test_who_is_logged_in_stands_in_the_event_log(
+def test_the_event_log_names_the_logged_in_user(
     site: Callable[..., TestClient], hand: ByHand
 ) -> None:
     job, page = hand.submit({"name": "load"}), site("a token that nobody guesses")

@@ -48,5 +48,5 @@ def names() -> list[str]:
         ),
     ],
 )
-def test_only_ids_of_entries_before_which_others_may_stand_are_such(text: str, known: bool) -> None:
+def test_only_ids_that_may_have_predecessors_are_valid(text: str, known: bool) -> None:
     assert is_entry(text) is known

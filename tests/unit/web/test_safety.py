@@ -36,7 +36,7 @@ def test_loopback_addresses_need_no_token(host: str) -> None:
 
 @pytest.mark.claim("Without a token, the web page listens on loopback addresses only.")
 @pytest.mark.parametrize("name", FORWARDED)
-def test_without_a_token_nobody_comes_in_through_a_proxy(site: Site, name: str) -> None:
+def test_without_a_token_requests_through_a_proxy_are_refused(site: Site, name: str) -> None:
     """A proxy of this host connects from a loopback address, and may call the page by one."""
     answer = site().get("/", headers={name: "203.0.113.7"})
     assert (answer.status_code, "--token-file" in answer.text) == (403, True)
@@ -166,7 +166,7 @@ def test_a_body_without_a_length_is_bounded_in_bytes_and_in_time(
     assert told[0]["status"] == 413
 
 
-def test_with_a_token_nothing_is_told_to_who_does_not_know_it(site: Site, hand: ByHand) -> None:
+def test_with_a_token_callers_without_it_learn_nothing(site: Site, hand: ByHand) -> None:
     job, page = hand.submit({"name": "load"}), site(TOKEN)
     for path in ("/", "/jobs", f"/jobs/{job}", "/metrics", "/api/v1/jobs", "/nowhere"):
         for headers in (

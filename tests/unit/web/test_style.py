@@ -26,6 +26,6 @@ def test_each_status_has_the_colour_of_its_mark_and_no_other_word_has_one() -> N
     )
 
 
-def test_a_status_has_its_sign_beside_its_word() -> None:
+def test_a_status_has_a_symbol_beside_its_name() -> None:
     assert str(status("FAILED")) == '<span class="status s-failed" data-sign="✗">FAILED</span>'
     assert str(status("<b>")) == '<span class="status s-&lt;b&gt;" data-sign="·">&lt;b&gt;</span>'

@@ -284,7 +284,7 @@ def test_a_schedule_tries_again_what_may_mend_and_halts_at_what_does_not(
         topic.client.schedules.stop(name)
 
 
-def test_a_broker_that_is_away_is_told_and_the_group_may_run_again(topic: Topic) -> None:
+def test_an_absent_broker_is_reported_and_the_group_may_run_again(topic: Topic) -> None:
     options = {"socket.timeout.ms": "1000"}
     code, text = failed(topic.load(stream="kafka://127.0.0.1:1/events", options=options))
     assert (code, "kafka://127.0.0.1:1/events cannot be read" in text) == (

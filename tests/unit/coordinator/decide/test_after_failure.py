@@ -266,7 +266,7 @@ def test_no_cleanup_begins_in_a_job_that_a_person_ends(command: str) -> None:
     assert job.states() == {"a": "CANCELED", "clean": "CANCELED"}
 
 
-def test_a_paused_cleanup_goes_on_when_the_job_is_resumed() -> None:
+def test_a_paused_cleanup_continues_after_the_resume() -> None:
     job = failed()
     job.tell("pause")
     job.decide()

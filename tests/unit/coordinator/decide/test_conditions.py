@@ -332,7 +332,7 @@ def test_a_fork_that_is_half_queued_goes_on_whatever_is_recorded_by_then() -> No
     assert job.count(S.SUCCEEDED) == 5
 
 
-def test_a_group_that_a_pause_returned_goes_on_after_it() -> None:
+def test_a_group_returned_by_a_pause_continues_after_the_resume() -> None:
     job = Job(group("a"), group("b"), group("c", "a", "b", join="any_succeeded", when=FIRST))
     job.decide()
     job.claim("b")

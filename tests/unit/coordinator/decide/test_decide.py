@@ -194,7 +194,7 @@ def test_what_is_taken_back_unclaimed_is_withdrawn_from_its_queue(given: str) ->
     assert set(decision.withdrawn.values()) == {"spark", "heavy"}
 
 
-def test_an_attempt_record_that_is_gone_is_mended() -> None:
+def test_a_missing_attempt_record_is_repaired() -> None:
     """A store restored in part: an unclaimed attempt is offered again, a running one counts as
     lost.
     """
@@ -269,7 +269,7 @@ def test_who_feeds_more_forks_than_a_commit_has_room_for_holds_up_nobody_behind_
     assert job.record("w[0]").state is GroupState.SUCCEEDED
 
 
-def test_a_fork_whose_column_nobody_made_fails_with_its_reason() -> None:
+def test_a_fork_over_a_missing_column_fails_with_a_reason() -> None:
     job = Job(group("a"), group("d", "a", for_each={"month": {"from": "a.month"}}))
     job.decide()
     job.run("a")

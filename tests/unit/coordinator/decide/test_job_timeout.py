@@ -101,7 +101,7 @@ def test_once_publishing_has_begun_it_does_not_apply() -> None:
 
 
 @pytest.mark.parametrize("as_command", [True, False], ids=["pause", "halt"])
-def test_the_time_that_a_job_stands_paused_does_not_count(as_command: bool) -> None:
+def test_the_time_of_a_current_pause_does_not_count(as_command: bool) -> None:
     job = Job(group("a"), group("b", "a"), timeout="1h")
     job.decide()
     job.run("a")

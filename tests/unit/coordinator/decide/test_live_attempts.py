@@ -160,7 +160,7 @@ def test_a_lost_offer_of_a_late_attempt_is_made_again_as_soon_as_one_of_the_firs
         retried(job)
 
 
-def test_a_failure_that_a_retry_cannot_mend_is_final_at_once() -> None:
+def test_an_unrecoverable_failure_is_final_at_once() -> None:
     job = Job(group("a"))
     job.decide()
     job.run("a", failure("SQL_INVALID", recoverable=False))
@@ -470,7 +470,7 @@ def test_a_publisher_that_dies_is_followed_by_another() -> None:
     assert job.decide().publish
 
 
-def test_a_publisher_of_whom_nothing_is_heard_is_told_and_tried_again() -> None:
+def test_a_silent_publisher_is_reported_and_tried_again() -> None:
     job = all_done()
     asked = []
     while job.state.job.publish_tries == 0 and job.now < 1300.0:

@@ -156,7 +156,7 @@ def test_a_receiver_that_hangs_or_answers_a_byte_at_a_time_is_left_when_the_time
     assert "no whole answer within 0.5s" in refused(webhook(ops, timeout="500ms"))
 
 
-def test_a_receiver_that_is_away_is_told_by_its_host_alone() -> None:
+def test_an_absent_receiver_is_reported_by_its_host_only() -> None:
     away = Receiver()
     assert refused(Webhook.model_validate({"webhook": f"{away.url}/with-a-key"})) == (
         "127.0.0.1: [Errno 111] Connection refused"
@@ -242,7 +242,7 @@ def test_the_metadata_of_a_cloud_is_no_receiver_unless_allow_names_it(host: str)
         "http://host:x/",
     ],
 )
-def test_an_address_that_is_none_is_refused_without_being_shown(wrong: str) -> None:
+def test_an_invalid_address_is_refused_without_being_shown(wrong: str) -> None:
     with pytest.raises(ValidationError) as failed:
         Webhook.model_validate({"webhook": wrong})
     assert "address" in failed.value.errors()[0]["msg"]
@@ -445,7 +445,7 @@ def test_a_command_gets_the_notice_on_its_input_and_no_setting_with_secrets(
     assert (told["id"], told["title"], told["env"]) == ("n1", "job nightly failed", False)
 
 
-def test_a_command_that_fails_is_told_with_its_code_and_its_last_line() -> None:
+def test_a_failing_command_is_reported_with_its_code_and_last_line() -> None:
     assert refused(command("import sys; print('no route'); sys.exit(3)")).endswith(
         "ended with 3: no route"
     )

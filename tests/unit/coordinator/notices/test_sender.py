@@ -415,7 +415,7 @@ def test_a_clock_that_is_set_back_by_a_day_keeps_no_notice_for_a_day(
     assert set(ops.ids) == {"n1", "n2"}
 
 
-def test_a_notice_that_is_told_twice_waits_once(fleet: Fleet) -> None:
+def test_a_duplicate_notice_is_queued_once(fleet: Fleet) -> None:
     fleet.tell(notice(1, problem="p"), notice(1, problem="p"), notice(2, problem="p"))
     fleet.tell(notice(1, problem="p"))
     assert [one.notice.id for one in fleet.outbox.waiting()] == ["n1", "n2"]

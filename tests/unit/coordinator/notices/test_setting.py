@@ -161,7 +161,7 @@ def test_nothing_that_is_printed_of_the_setting_holds_a_secret() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(text: str, says: str) -> None:
+def test_errors_are_reported_with_their_place(text: str, says: str) -> None:
     assert says in wrong(text)
 
 

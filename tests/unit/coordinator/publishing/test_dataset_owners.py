@@ -80,7 +80,7 @@ def test_a_job_of_another_name_is_refused_with_both_names_and_what_to_do(team: T
     )
 
 
-def test_no_further_try_of_a_schedule_can_mend_it(team: Team) -> None:
+def test_a_schedule_halts_after_an_unrecoverable_failure(team: Team) -> None:
     team.publish("daily")
     assert seen_in_log(team.publish("typo"), 0.0).final
 

@@ -121,7 +121,7 @@ def test_evolve_changes_no_column(loads: Loads, column: str, why: str) -> None:
     assert loads.columns() == {"id": "long"}
 
 
-def test_other_columns_are_told_as_added_removed_and_changed(loads: Loads) -> None:
+def test_other_columns_are_reported_as_added_removed_and_changed(loads: Loads) -> None:
     columns = schema("id:long", "a:string", "b:date")
     loads.publish({"mode": "append"}, {"flights": loads.part("flights", columns=columns)})
     for said in ({}, {"on_schema_change": "fail"}):

@@ -392,7 +392,7 @@ def test_columns_that_differ_in_nulls_alone_are_the_same(nightly: Nightly) -> No
     assert Warehouse(nightly.root).dataset("flights").schema == schema("month:long")
 
 
-def test_partitions_cannot_be_told_where_files_were_parted_in_another_way(nightly: Nightly) -> None:
+def test_partitions_are_unknown_for_other_partition_columns(nightly: Nightly) -> None:
     nightly.publish("one", OutputSpec())
     result = nightly.publish("two", BY_DAY, "2013-01-02")
 

@@ -96,7 +96,7 @@ def test_a_version_with_other_columns_stands_again_with_its_own(nightly: Restore
     assert Warehouse(nightly.root).dataset("flights").schema == schema("other:string")
 
 
-def test_a_dataset_that_stands_so_already_is_left_as_it_is(nightly: Restorer) -> None:
+def test_a_dataset_in_the_requested_state_is_left_unchanged(nightly: Restorer) -> None:
     assert nightly.restore(2) == Restored("flights", 2, False, 17, 3)
     nightly.restore(1)
     assert nightly.restore(1) == Restored("flights", 3, False, 18, 2)
@@ -202,7 +202,7 @@ def test_a_delta_table_is_restored_there(tmp_path: Path, client: redis.Redis) ->
         restore(Warehouse(lake.root), StagingIndex(client, Keys()), "flights", 1, by="anna")
 
 
-def test_a_stream_goes_on_where_it_was(nightly: Restorer) -> None:
+def test_a_stream_continues_at_its_position(nightly: Restorer) -> None:
     standing = Checkpoint("_staging/three/load.checkpoint", 1, "/landing", 1, "")
     Warehouse(nightly.root).storage.write_durable(standing.path, b"x")
     nightly.publish("three", APPEND, dataset="events", checkpoint=standing)

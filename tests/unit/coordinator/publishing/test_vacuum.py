@@ -122,7 +122,7 @@ def test_what_was_appended_stays(nightly: Nightly) -> None:
     assert files_of(nightly) == ["one", "three", "two"]
 
 
-def test_partitions_that_nobody_replaced_stay(nightly: Nightly) -> None:
+def test_unreplaced_partitions_stay(nightly: Nightly) -> None:
     nightly.publish("one", BY_DAY, "2013-01-01", "2013-01-02")
     nightly.publish("two", BY_DAY, "2013-01-02")
 
@@ -252,7 +252,7 @@ def test_a_vacuum_that_would_keep_more_finishes_one_that_died(nightly: Nightly) 
     assert files_of(nightly) == ["four"]
 
 
-def test_nothing_is_said_to_go_in_a_log_that_cannot_be_read(nightly: Nightly) -> None:
+def test_an_unreadable_log_permits_no_removal(nightly: Nightly) -> None:
     for job in ("one", "two", "three"):
         nightly.publish(job, OutputSpec())
     (entry,) = Path(nightly.root).rglob("000000000002.json")
@@ -323,7 +323,7 @@ def test_a_vacuum_that_dies_anywhere_is_finished_by_the_next_one(
 
 
 @pytest.mark.variant
-def test_later_versions_go_on_as_before(nightly: Nightly) -> None:
+def test_later_versions_continue_as_before(nightly: Nightly) -> None:
     for number in range(120):  # past two snapshots
         nightly.publish(f"job-{number}", BY_DAY, f"day-{number % 3}")
         if number % 40 == 39:

@@ -223,7 +223,7 @@ def test_a_run_that_nobody_has_noted_is_submitted_again_under_the_same_key_and_i
     assert again.record.cursor == T0 + 60
 
 
-def test_ticks_that_nobody_decided_are_one_event_and_one_run() -> None:
+def test_undecided_ticks_are_one_event_and_one_run() -> None:
     play = Play(record())
     play.at(60 * 12 + 1)
     assert play.submitted == [key(720)]
@@ -343,7 +343,7 @@ def test_it_halts_when_the_retries_are_used_up_and_a_resume_tries_the_same_tick(
     assert play.submitted[-1] == key(60, 3)
 
 
-def test_a_failure_that_no_try_can_mend_halts_at_once() -> None:
+def test_an_unrecoverable_failure_halts_at_once() -> None:
     play = Play(record())
     play.at(60)
     play.fails(61, final=True)

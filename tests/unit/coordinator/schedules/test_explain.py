@@ -67,18 +67,18 @@ def test_a_halted_schedule_promises_no_retry() -> None:
     assert facts["failures"] == "1 in a row; no retry is pending"
 
 
-def test_what_runs_is_told_with_what_it_waits_for() -> None:
+def test_running_groups_are_shown_with_their_waits() -> None:
     _, facts = explained(Play(settled(STANDS[ScheduleStatus.RUNNING], T0)))
     assert facts["running"].endswith("no runner listens")
 
 
-def test_a_pause_tells_who_asked_for_it_and_why() -> None:
+def test_a_pause_shows_its_author_and_reason() -> None:
     play = Play(record())
     play.command("pause", 5)
     assert explained(play)[1]["asked"] == "pause by bob: why not"
 
 
-def test_a_schedule_that_nobody_looks_at_says_so() -> None:
+def test_a_schedule_without_a_coordinator_reports_it() -> None:
     found, _ = explained(Play(record()), Idle(120.0))
     assert found.what.startswith("no coordinator has looked for 2m00s")
     assert found.help[0] == "unstuck fleet"

@@ -177,7 +177,7 @@ def test_choices_are_compared_as_json_does_it(one: Any) -> None:
     assert problem(params, p=2) == "params.p: expected one of 1, 2.5, not the number 2"
 
 
-def test_all_that_is_wrong_is_told_at_once_with_its_place(tmp_path: Path) -> None:
+def test_all_errors_are_reported_together_with_their_place(tmp_path: Path) -> None:
     text = """\
 name: x
 on_failure: cancel
@@ -244,7 +244,7 @@ def test_a_required_value_is_asked_for_when_the_values_are_known() -> None:
     assert spec.with_params({"day": "2013-12-31"}).values["limit"] == 10
 
 
-def test_a_declaration_is_told_from_a_mapping_that_only_has_a_type() -> None:
+def test_a_declaration_is_distinguished_from_a_mapping_with_a_type() -> None:
     params = {
         "a": {"type": "jdbc", "url": "u"},
         "b": {"kind": "date"},
@@ -258,7 +258,7 @@ def test_a_declaration_is_told_from_a_mapping_that_only_has_a_type() -> None:
     ]
 
 
-def test_a_declaration_stands_for_its_value_in_a_condition() -> None:
+def test_a_declared_parameter_has_its_value_in_a_condition() -> None:
     groups = [{"name": "a", "when": "params.limit > 5", "steps": [{"python": "m:f"}]}]
     plan = compile_to_store(
         JobSpec.from_values(minimal(params=DECLARED, groups=groups), {"day": "2013-12-31"})

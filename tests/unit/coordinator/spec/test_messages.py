@@ -16,7 +16,7 @@ from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.coordinator.spec.problems import SpecProblem, path_text
 
 
-def test_every_wrong_value_is_told_at_once_by_place_and_expectation() -> None:
+def test_all_wrong_values_are_reported_with_place_and_expected_form() -> None:
     text = """\
 name: a/b
 max_parallel: true
@@ -122,7 +122,7 @@ groups:
         ),
     ],
 )
-def test_what_is_no_name_of_an_error_is_told_where_it_stands(written: str, message: str) -> None:
+def test_an_invalid_error_name_is_reported_with_its_place(written: str, message: str) -> None:
     (line,) = told(f"name: x\ndefaults: {{retry: {{retry_on: {written}}}}}\n{HEAD[8:]}{A}")
     assert line.partition(": ")[2] == f"defaults.retry.{message}"
     (line,) = told(
@@ -198,7 +198,7 @@ def test_every_pattern_has_words() -> None:
 
 
 @pytest.mark.parametrize("text", ["- 1", "17", "just text", "[]"])
-def test_a_text_that_is_no_mapping_says_what_is_wanted(text: str) -> None:
+def test_a_text_instead_of_a_mapping_reports_the_expected_form(text: str) -> None:
     assert told(text)[0].startswith("s.yaml:1:1: expected a mapping with name: and groups:, not ")
 
 
@@ -211,7 +211,7 @@ def test_an_empty_job_is_refused() -> None:
     ]
 
 
-def test_problems_of_reading_and_of_meaning_are_told_together() -> None:
+def test_syntactic_and_semantic_problems_are_reported_together() -> None:
     lines = told("name: x\nname: y\nparams: {c: NO}\nfoo: 1\n" + HEAD.partition("\n")[2] + A)
     assert [line.split(": ")[1] for line in lines] == ["name", "params.c", "foo"]
 
@@ -227,7 +227,7 @@ def test_problems_of_a_python_value_have_paths_without_lines() -> None:
     )
 
 
-def test_a_thousand_problems_are_told_in_fifty_lines() -> None:
+def test_a_thousand_problems_are_reported_in_fifty_lines() -> None:
     lines = told(HEAD + "".join(f"  - {{name: g{i}, needs: [h{i}]}}\n" for i in range(2000)))
     assert len(lines) == 51
     assert lines[-1] == "… and 950 more problems"

@@ -60,7 +60,7 @@ def problems(outputs: str, more: str = "") -> list[str]:
         ),
     ],
 )
-def test_wrong_rules_are_told_by_place(written: str, told: str) -> None:
+def test_invalid_rules_are_reported_with_their_place(written: str, told: str) -> None:
     (problem,) = problems(f"{{flights: {{quality: {written}}}}}")
     assert problem.startswith(f"outputs.flights.{told}")
 
@@ -68,7 +68,7 @@ def test_wrong_rules_are_told_by_place(written: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("theirs", "ours"), [("overwrite", "replace"), ("upsert", "merge"), ("apend", "append")]
 )
-def test_a_mode_that_other_tools_have_is_told_by_our_word(theirs: str, ours: str) -> None:
+def test_a_mode_of_another_tool_is_reported_with_our_name(theirs: str, ours: str) -> None:
     (problem,) = problems(f"{{flights: {{mode: {theirs}}}}}")
     assert problem.startswith("outputs.flights.mode: expected replace, append, ")
     assert problem.endswith(f"not '{theirs}'; did you mean '{ours}'?")
@@ -98,7 +98,7 @@ def test_rejected_rows_of_several_runs_are_counted_only_where_rows_are_appended(
         ),
     ],
 )
-def test_wrong_expectations_are_told_by_place(written: str, told: str) -> None:
+def test_invalid_expectations_are_reported_with_their_place(written: str, told: str) -> None:
     (problem,) = problems(f"{{flights: {{expect: {written}}}}}")
     assert problem.startswith(f"outputs.flights.{told}")
 

@@ -190,7 +190,7 @@ def test_columns_are_written_as_in_sql(schema: str) -> None:
         ),
     ],
 )
-def test_a_group_that_cannot_read_a_stream_is_told_so_at_the_stream(
+def test_a_group_that_cannot_read_a_stream_is_reported_at_the_stream(
     group: dict[str, Any], message: str
 ) -> None:
     lines = [line for line in told(text_of(**group)) if "inputs.events" in line]

@@ -90,7 +90,7 @@ def test_a_word_that_yaml_readers_disagree_about_is_refused_with_its_place_and_a
 
 
 @pytest.mark.parametrize("word", [str(2**63), str(-(2**63) - 1), "9" * 5000, "1e999", "-1e999"])
-def test_a_number_that_nobody_behind_us_can_hold_is_refused(word: str) -> None:
+def test_a_number_beyond_64_bits_is_refused(word: str) -> None:
     assert "s.yaml:1:4: a: the number" in notes(f"a: {word}")
     assert "s.json:1:7: a: the number" in notes(f'{{"a": {word}}}', "s.json")
 
@@ -103,7 +103,7 @@ def test_keys_are_text_whatever_they_look_like() -> None:
     assert data("on: 1\n2: 3\ntrue: 4\nno: 5") == {"on": 1, "2": 3, "true": 4, "no": 5}
 
 
-def test_a_key_that_stands_twice_names_both_lines() -> None:
+def test_a_duplicate_key_is_reported_with_both_lines() -> None:
     assert notes("a:\n  b: 1\n  c: 2\n  b: 3") == (
         "s.yaml:4:3: a.b: 'b' is written twice in one mapping, first on line 2; keep one"
     )

@@ -100,7 +100,7 @@ def test_each_type_is_what_was_written_and_a_message_without_a_value_has_nulls()
         ),
     ],
 )
-def test_bytes_that_are_no_record_are_told_and_cost_no_other_row(value: bytes, why: str) -> None:
+def test_invalid_record_bytes_are_reported_and_cost_no_other_row(value: bytes, why: str) -> None:
     schema = schema_of(id="long", name="string")
     good = written(schema, {"id": 1, "name": "a"})
     table, bad = avro_rows(schema, [good, value, good])

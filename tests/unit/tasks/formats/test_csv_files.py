@@ -67,7 +67,7 @@ def test_quotes_that_open_no_field_are_letters_wherever_a_block_ends(seed: int) 
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_record_with_another_number_of_fields_is_told_with_its_line(seed: int) -> None:
+def test_a_record_with_another_number_of_fields_is_reported_with_its_line(seed: int) -> None:
     chance = random.Random(seed)
     before = "".join(
         chance.choices(['1,"x\ny",2\n', "1,2,3\n", "\n", '5",6,7\r\n'], k=chance.randrange(20))

@@ -78,7 +78,7 @@ def parquet() -> bytes:
     ],
     ids=["gzip", "bz2", "zstd", "zip", "parquet"],
 )
-def test_a_packed_file_whose_name_does_not_say_so_is_told_by_its_content(
+def test_a_compressed_file_without_extension_is_recognized_by_content(
     tmp_path: Path, data: bytes, said: str
 ) -> None:
     for form, options in [
@@ -110,7 +110,7 @@ def test_a_file_with_none_of_the_columns_is_refused_also_where_other_columns_are
     assert said in str(refused.value) or (said == "it has none of them" and other == "fail")
 
 
-def test_a_name_that_differs_in_case_alone_is_told_and_not_read_as_null(tmp_path: Path) -> None:
+def test_a_name_with_another_case_is_reported_and_not_read_as_null(tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match="it has ID, and the schema says id"):
         rows_of(
             tmp_path / "a.json", JSON + JSON.replace(b"id", b"ID"), "json", on_other_columns="allow"
@@ -147,9 +147,7 @@ def test_json_is_decoded_in_parts_of_limited_size_and_an_error_in_any_part_has_i
 
 
 @pytest.mark.parametrize("name", ["u\u0308ber", "\u2003über"])
-def test_a_name_that_is_the_same_for_people_is_told_and_not_read_as_null(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_visually_equal_name_is_reported_and_not_read_as_null(tmp_path: Path, name: str) -> None:
     schema, line = "über INT, id INT", json.dumps({name: 1, "id": 1}).encode()
     with pytest.raises(Unreadable, match=r"it has `.*`, and the schema says `über`"):
         rows_of(tmp_path / "a.json", line, "json", schema=schema, on_other_columns="allow")

@@ -99,9 +99,7 @@ def test_a_value_that_fits_its_column_is_the_same_value(
         ("map<string, int>", '[["x", 1]]'),
     ],
 )
-def test_a_value_that_does_not_fit_is_told_and_the_rows_around_it_stay(
-    kind: str, text: str
-) -> None:
+def test_an_unfit_value_is_reported_and_other_rows_stay(kind: str, text: str) -> None:
     rows, bad = read(kind, '{"a": null}', f'{{"a": {text}}}', '{"a": null}')
     assert rows == [None, None]
     assert [*bad] == [1]
@@ -132,7 +130,7 @@ def test_a_value_that_does_not_fit_is_told_and_the_rows_around_it_stay(
         ),
     ],
 )
-def test_what_is_no_object_of_these_columns_is_told_and_makes_no_row(value: str | bytes) -> None:
+def test_an_object_without_these_columns_is_reported_and_makes_no_row(value: str | bytes) -> None:
     rows, bad = read("bigint", '{"a": 1}', value, '{"a": 2}')
     assert rows == [1, 2]
     assert [*bad] == [1]
@@ -144,7 +142,7 @@ def test_other_names_pass_if_they_are_allowed() -> None:
     assert read("struct<x: int>", '{"a": {"y": 1}}', other="allow") == ([{"x": None}], {})
 
 
-def test_bad_values_of_several_columns_are_each_told_with_column_and_value() -> None:
+def test_bad_values_of_several_columns_are_each_reported() -> None:
     fields = [field("a", "long"), field("b", "string")]
     table, bad = json_columns(
         fields,

@@ -83,7 +83,7 @@ class Rude:
         ((3, float("inf")), (3, None)),
     ],
 )
-def test_any_number_is_progress_and_a_total_that_is_none_is_not_known(
+def test_any_number_is_progress_and_a_missing_total_is_unknown(
     ctx: StepContext,
     shown: Shown,
     caplog: pytest.LogCaptureFixture,
@@ -112,7 +112,7 @@ def test_any_number_is_progress_and_a_total_that_is_none_is_not_known(
         ((3, float("nan")), [(3, None)], "total=nan"),
     ],
 )
-def test_what_is_no_number_is_no_progress_is_said_once_and_fails_no_step(
+def test_invalid_progress_is_logged_once_and_fails_no_step(
     ctx: StepContext,
     shown: Shown,
     caplog: pytest.LogCaptureFixture,
@@ -214,7 +214,7 @@ class Unspeakable(Exception):
         raise RuntimeError("no text")
 
 
-def test_an_error_without_a_text_is_a_failure_that_says_so() -> None:
+def test_an_error_without_a_text_is_reported_as_such() -> None:
     assert (
         failure_of(Unspeakable()).text
         == "Unspeakable: (it has no text: asking for it raised RuntimeError)"

@@ -95,7 +95,7 @@ def test_a_line_that_cannot_be_made_is_said_to_be_one_and_the_next_is_written(pi
     assert following == "next"
 
 
-def test_nobody_waits_for_a_log_that_is_not_read(piped: Log) -> None:
+def test_a_blocked_log_delays_no_process(piped: Log) -> None:
     limit = Limit(LOG_TIMEOUT + 5.0)
     for _ in range(2 * MAX_WAITING):
         piped.log.warning("x" * 1000)

@@ -85,7 +85,7 @@ def test_a_name_beyond_ascii_is_read_as_it_is() -> None:
         assert wait_until(lambda: answer(of, dump)[0].function == "grüße", 30, "that function")
 
 
-def test_a_system_call_that_the_signal_interrupts_goes_on() -> None:
+def test_an_interrupted_system_call_continues() -> None:
     read, write = os.pipe()
     told, tells = os.pipe()
 

@@ -95,7 +95,7 @@ def test_an_error_that_nobody_expects_keeps_all_frames_where_none_is_the_users()
     ]
 
 
-def test_a_module_of_steps_that_cannot_be_imported_is_told_by_its_line(
+def test_a_module_that_cannot_be_imported_is_reported_with_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_steps.py").write_text("import nosuch_module\n")

@@ -35,7 +35,7 @@ Caused by: java.io.EOFException: Unexpected end of input stream
 """
 
 
-def test_each_cause_is_told_once_in_one_line_with_its_place() -> None:
+def test_each_cause_is_reported_once_with_its_place() -> None:
     assert told_by_java(WRITE) == (
         "[TASK_WRITE_FAILED] Task failed while writing rows to "
         "file:/w/out. [FAILED_READ_FILE.NO_HINT] Encountered error while reading file "

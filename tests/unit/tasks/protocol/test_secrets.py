@@ -144,7 +144,7 @@ def test_what_a_variable_holds_is_not_resolved_again_and_a_doubled_dollar_stands
         ("${secret:A}/${aws.sm:x/y}", "${aws.sm:x/y}"),
     ],
 )
-def test_what_is_meant_as_a_reference_and_is_none_is_found(text: str, wrong: str) -> None:
+def test_malformed_references_are_found(text: str, wrong: str) -> None:
     assert reference_in(text, wrong=True) == wrong
 
 

@@ -444,7 +444,9 @@ def test_descriptors_that_an_attempt_leaves_open_are_seen_before_there_are_none_
 # -- the log ---------------------------------------------------------------------------------------
 
 
-def test_the_log_is_bounded_and_says_so(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_is_bounded_and_reports_truncation(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attempt_log, "MAX_BYTES", 2_000)
     log = AttemptLog(files, "_staging/j/job.logs/g.1-n-c.log")
     with log.open():

@@ -180,7 +180,7 @@ def test_comments_begin_and_end_in_code_alone() -> None:
         ],
     ],
 )
-def test_a_query_is_told_from_what_writes_its_rows_itself(sql: str, rows: bool) -> None:
+def test_queries_are_distinguished_from_statements_that_write(sql: str, rows: bool) -> None:
     assert is_query(sql) is rows
 
 

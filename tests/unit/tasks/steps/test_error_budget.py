@@ -103,7 +103,7 @@ def test_a_run_without_rejected_rows_passes_whatever_the_others_had() -> None:
     assert passes(1, 0, run(0, 100))
 
 
-def test_the_failure_tells_both_shares_and_the_rules() -> None:
+def test_the_failure_reports_both_shares_and_the_rules() -> None:
     quality = Quality(rules={"ok": "true"}, max_rejected_ratio=0.01, over="20 runs")
     with pytest.raises(TooManyRejectedRows) as failed:
         check_budget("loads", made(88, ok=12), made(12), quality, [run(899, 1)], NOW)

@@ -37,7 +37,7 @@ def test_what_is_unpacked_is_what_was_packed_without_the_temporary_files_of_spar
     assert files.read("_staging/b/offsets/0") == b"a/offsets/0" * 100
 
 
-def test_a_checkpoint_that_is_gone_is_said_to_be_gone(files: Files) -> None:
+def test_a_missing_checkpoint_is_reported(files: Files) -> None:
     with pytest.raises(FileNotFoundError):
         unpack(files, "_staging/a.tar.gz", "_staging/b")
 

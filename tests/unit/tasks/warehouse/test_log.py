@@ -145,7 +145,7 @@ def test_the_head_is_one_listing_however_long_the_log_is(
     assert listings == ["_log"]
 
 
-def test_a_version_that_does_not_exist_is_told_with_the_newest(warehouse: Warehouse) -> None:
+def test_a_missing_version_is_reported_with_the_newest(warehouse: Warehouse) -> None:
     publish(warehouse, "a", "flights")
     with pytest.raises(DatasetNotFound, match=r"no version 9; the newest one is 1"):
         warehouse.state(9)
@@ -311,7 +311,7 @@ def test_an_own_publish_is_found_above_the_base_only(warehouse: Warehouse) -> No
     assert warehouse.find_publish("z", 0) is None
 
 
-def test_a_log_that_was_set_back_is_told_and_nothing_is_published_twice(
+def test_a_log_set_back_is_reported_and_nothing_is_published_twice(
     warehouse: Warehouse,
 ) -> None:
     publish(warehouse, "a", "flights")

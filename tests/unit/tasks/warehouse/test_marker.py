@@ -73,7 +73,7 @@ def test_a_group_without_outputs_has_a_marker_too(files: Files) -> None:
     )
 
 
-def test_no_marker_is_none(files: Files) -> None:
+def test_a_missing_marker_is_read_as_none(files: Files) -> None:
     assert read_marker(files, f"{GROUP}/1-n-c") is None
     assert find_done_marker(files, GROUP, lambda one: one.fingerprint == "same") is None
 

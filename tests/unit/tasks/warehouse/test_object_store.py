@@ -231,9 +231,7 @@ def test_an_answer_of_several_lines_is_one_line_of_the_error(
             server.shutdown()
 
 
-def test_what_stands_for_a_folder_is_no_file_and_an_empty_file_is_one(
-    bucket: str, s3_server: S3Server
-) -> None:
+def test_folder_markers_are_no_files_and_empty_files_are(bucket: str, s3_server: S3Server) -> None:
     """S3A makes an object ``folder/`` for a folder; the library lists it as ``folder``."""
     with closing(s3_server.client("s3")) as s3:
         for key in ("w/folder/", "w/folder/inner/", "w/folder/inner/file", "w/folder/empty"):

@@ -48,7 +48,7 @@ def test_the_id_is_told_and_looked_at_again_after_a_while(tmp_path: Path) -> Non
     wait_until(lambda: probe.seen(AT).id == "another", 10, "the next look")
 
 
-def test_while_there_is_none_it_is_looked_again_soon(tmp_path: Path) -> None:
+def test_a_missing_warehouse_is_checked_again_soon(tmp_path: Path) -> None:
     clock = Clock()
     probe = WarehouseProbe(Settings(warehouse=str(tmp_path)), clock)
     assert settled(probe).id == "", "there is none"
@@ -72,12 +72,12 @@ def test_a_process_that_was_set_to_no_warehouse_or_to_no_folder_does_not_look(
     assert WarehouseProbe(Settings()).seen(AT).uri == "/mnt/w"
 
 
-def test_a_folder_that_cannot_be_read_is_told_with_what_was_said(tmp_path: Path) -> None:
+def test_an_unreadable_folder_is_reported_with_the_error(tmp_path: Path) -> None:
     (tmp_path / "_warehouse_id").mkdir()
     assert "IsADirectoryError" in settled(WarehouseProbe(Settings(warehouse=str(tmp_path)))).trouble
 
 
-def test_a_mount_that_hangs_holds_up_nobody_and_is_told_until_it_answers(tmp_path: Path) -> None:
+def test_a_hanging_mount_delays_nothing_and_is_reported_until_it_answers(tmp_path: Path) -> None:
     hung = tmp_path / "_warehouse_id"
     os.mkfifo(hung)  # who reads it waits, as on a mount whose server is gone
     clock = Clock()

@@ -110,7 +110,7 @@ def test_a_stopped_runner_is_still_timed_out_and_killed() -> None:
     assert decide(told.state, see(11.0, runner=ProcessState.STOPPED), grace=GRACE).kill_reason
 
 
-def test_a_session_that_does_not_start_says_so() -> None:
+def test_a_session_that_does_not_start_reports_it() -> None:
     told = decide(timed(Clock("SESSION_TIMEOUT", 300.0, 0.0)), see(300.0), grace=GRACE)
     end = decide(told.state, see(310.0), grace=GRACE)
     assert end.outcome is not None
@@ -140,7 +140,7 @@ def test_of_the_clock_of_a_group_and_that_of_its_step_the_first_to_run_out_is_to
     )
 
 
-def test_a_timeout_says_where_the_step_stood_last() -> None:
+def test_a_timeout_reports_the_last_line_of_the_step() -> None:
     for clock in (ALL_STEPS, ONE_STEP):
         told = decide(replace(timed(clock), stood="etl.py:12 in load"), see(60.0), grace=GRACE)
         end = decide(told.state, see(70.0), grace=GRACE)

@@ -267,7 +267,7 @@ def test_of_a_log_of_a_gigabyte_only_the_end_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "group", ["<script>", "by_m[20]", "by_m[x]", "by_m[²]", "src[0]", "by_m[3", "nothing"]
 )
-def test_a_group_that_is_not_there_is_told_with_those_that_are(
+def test_a_missing_group_is_reported_with_the_existing_ones(
     browser: TestClient, failed_fork: str, group: str
 ) -> None:
     answer = browser.get(f"/jobs/{failed_fork}/groups/{group}")

@@ -245,7 +245,7 @@ def test_a_warehouse_that_hangs_is_said_to_and_the_rest_of_the_page_stands(
     assert away.get("/fleet").status_code == 200
 
 
-def test_a_warehouse_that_is_not_there_yet_is_told_from_an_empty_one(
+def test_a_missing_warehouse_is_distinguished_from_an_empty_one(
     browser: TestClient, hand: ByHand
 ) -> None:
     assert "There is no warehouse at" in browser.get("/datasets").text

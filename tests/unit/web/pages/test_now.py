@@ -59,7 +59,7 @@ def schedule(hand: ByHand, name: str = "nightly") -> None:
     hand.client.schedules.set({"name": name, "schedule": {"every": "1h"}, "groups": [step]})
 
 
-def test_where_all_is_well_it_says_so(browser: TestClient, client: redis.Redis) -> None:
+def test_without_findings_the_report_is_ok(browser: TestClient, client: redis.Redis) -> None:
     coordinator_lives(client)
     assert lines(browser).endswith("All is well.")
 
@@ -263,7 +263,7 @@ def test_a_schedule_that_cannot_be_read_hides_nothing(
     assert "the record of schedule damaged cannot be read" in lines(browser)
 
 
-def test_a_pool_without_slots_is_told_while_work_waits_for_one(
+def test_a_pool_without_slots_is_reported_while_work_waits(
     browser: TestClient, hand: ByHand
 ) -> None:
     hand.client.pools.set("jdbc", 0)

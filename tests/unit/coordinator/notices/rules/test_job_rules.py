@@ -69,7 +69,7 @@ ALL = [
 ]
 
 
-def test_a_job_that_ends_well_is_told_once_if_that_is_asked_for() -> None:
+def test_a_successful_job_is_notified_once_if_requested() -> None:
     job = Told(group("a"), on=["failed", "finished", "recovered"])
     job.decide()
     job.run("a", rows={})
@@ -147,7 +147,7 @@ def canceled(job: Told) -> None:
         (canceled, "ada asked for cancel"),
     ],
 )
-def test_every_way_to_end_without_the_result_is_told_as_failed(end: Any, words: str) -> None:
+def test_each_unsuccessful_end_is_notified_as_failed(end: Any, words: str) -> None:
     job = Told(group("a", queue_timeout="1m"), on=["failed"], timeout="1h")
     end(job)
     assert job.state.job.terminal
@@ -328,7 +328,7 @@ def halt(job: Told) -> None:
     job.told_with(Decision(job.state.job, old))
 
 
-def test_every_halt_is_told_and_the_resume_as_its_end() -> None:
+def test_each_halt_is_notified_and_the_resume_ends_it() -> None:
     job = Told(group("a"), on=["halted", "recovered"])
     job.decide()
     halt(job)
@@ -350,7 +350,7 @@ def test_every_halt_is_told_and_the_resume_as_its_end() -> None:
     assert len({notice.id for notice in job.notices}) == 4
 
 
-def test_who_is_told_that_a_job_failed_is_not_told_that_it_is_well_again() -> None:
+def test_targets_notified_of_a_failure_get_no_recovery_at_the_failure() -> None:
     job = Told(
         group("a", retry={"max": 1, "backoff": 2000}),
         on=["failed", "recovered", {"retrying_for": "15m"}],
@@ -459,7 +459,7 @@ def test_a_target_that_is_taken_out_of_a_rule_hears_the_end_of_a_problem_of_whic
     assert events(last, "ops") == events(last, "boss") == ["recovered"]
 
 
-def test_a_run_of_a_schedule_tells_what_happens_in_it_and_not_how_it_ends() -> None:
+def test_a_run_of_a_schedule_notifies_of_its_problems_and_not_of_its_end() -> None:
     job = Told(group("a", retry={"max": 0}), on=ALL)
     job.state.job = replace(job.state.job, schedule="nightly")
     job.decide()

@@ -71,7 +71,7 @@ class Telling(Play):
         return [one.event for one in self.notices]
 
 
-def test_a_failing_schedule_is_told_once_and_that_it_is_well_again() -> None:
+def test_a_failing_schedule_and_its_recovery_are_notified_once() -> None:
     play = Telling(["failed", "recovered"])
     play.at(60)
     play.fails(61)
@@ -97,7 +97,7 @@ def test_a_failing_schedule_is_told_once_and_that_it_is_well_again() -> None:
     assert "version 4" in well.text
 
 
-def test_a_failure_that_is_mended_within_one_look_is_told_with_its_end() -> None:
+def test_a_failure_repaired_within_one_check_is_notified_with_its_end() -> None:
     play = Telling(
         ["failed", "recovered"], every="60s", overlap="allow", retry={"max": 2, "backoff": "1s"}
     )
@@ -140,7 +140,7 @@ def test_a_problem_that_comes_back_is_told_again_no_earlier_than_half_an_hour_la
     assert play.told == ["failed", "recovered", "failed"]
 
 
-def test_each_halt_is_told_and_a_resume_that_leads_to_success_ends_it() -> None:
+def test_each_halt_is_notified_and_ended_by_a_successful_resume() -> None:
     play = Telling(["halted", "recovered"])
     play.at(60)
     play.ends(Status.FAILED, 61, FAILED, final=True)
@@ -184,7 +184,7 @@ def test_a_failure_that_halts_is_one_notice_and_who_asked_for_failures_alone_is_
     ]
 
 
-def test_a_schedule_that_retries_for_long_is_told_once() -> None:
+def test_a_long_retrying_schedule_is_notified_once() -> None:
     play = Telling(
         [{"retrying_for": "5m"}, "recovered"], every="60s", retry={"max": 100, "backoff": "60s"}
     )
@@ -270,7 +270,7 @@ def test_the_end_of_a_failed_backfill_that_is_canceled_is_not_called_a_recovery(
     assert title == "schedule s's backfill is CANCELED, which ends the earlier problem"
 
 
-def test_each_run_that_ends_well_is_told_if_somebody_asks_for_it() -> None:
+def test_each_successful_run_is_notified_if_requested() -> None:
     play = Telling(["finished"])
     for at in (60, 120, 180):
         play.at(at)
@@ -392,7 +392,7 @@ def well(play: Telling, night: str, hours: float = 1.0) -> None:
     play.ends(Status.FINISHED, tick + hours * HOUR)
 
 
-def test_late_is_told_once_a_night_when_no_run_has_ended_well_by_its_time() -> None:
+def test_late_is_notified_once_a_night_without_a_successful_run() -> None:
     play = nightly()
     well(play, "2026-11-21")
     play.at(berlin("2026-11-21T06:00") - T0)
@@ -414,7 +414,7 @@ def test_late_is_told_once_a_night_when_no_run_has_ended_well_by_its_time() -> N
     assert play.told == ["late", "recovered"]
 
 
-def test_late_is_told_of_every_night_that_a_pause_lasts_and_says_so() -> None:
+def test_each_late_night_of_a_pause_is_notified_with_its_cause() -> None:
     play = nightly()
     play.command("pause", berlin("2026-11-20T13:00") - T0)
     for day in (21, 22, 23):

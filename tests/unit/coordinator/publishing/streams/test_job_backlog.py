@@ -51,7 +51,7 @@ def test_a_look_that_nobody_answered_does_not_say_that_all_is_read() -> None:
     assert after(waits, Look(reachable=False), Look(trouble="gone"), Look(looked=5)).since == 0.0
 
 
-def test_a_backlog_is_told_by_partition() -> None:
+def test_a_backlog_is_described_by_partition() -> None:
     (stream,) = after(
         Look(new=30, looked=3, lag={0: 10, 1: 0, 2: 20}, next={0: 5, 1: 7, 2: 0})
     ).streams.values()

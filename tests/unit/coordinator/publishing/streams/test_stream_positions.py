@@ -87,13 +87,13 @@ def test_who_went_on_from_what_is_published_publishes_its_checkpoint(
     assert with_checkpoint("loads", CHANGE, made, standing(after)).added == [FILE]
 
 
-def test_the_first_job_of_a_stream_goes_on_from_nothing() -> None:
+def test_the_first_job_of_a_stream_starts_at_its_beginning() -> None:
     made = output("mine", "")
     assert with_checkpoint("loads", CHANGE, made, None).checkpoint == made.checkpoint
 
 
 @pytest.mark.parametrize(("after", "now"), [("", "other"), ("before", "other"), ("before", "")])
-def test_who_went_on_from_something_else_is_told_who_has_gone_on(after: str, now: str) -> None:
+def test_a_job_with_an_old_position_names_the_job_that_read_on(after: str, now: str) -> None:
     said = f"job {now} has read on" if now else "its checkpoint is not published any more"
     with pytest.raises(PublishFailed, match=f"{said}.* Submit the job again") as refused:
         with_checkpoint("loads", CHANGE, output("mine", after), standing(now))
@@ -254,7 +254,7 @@ def test_a_job_without_a_stream_and_a_compaction_leave_the_checkpoint_where_it_i
     assert loads.publish("two", "one", loads.rows).version == 4
 
 
-def test_the_checkpoint_stands_in_snapshots(loads: Loads) -> None:
+def test_snapshots_contain_the_checkpoint(loads: Loads) -> None:
     loads.publish("zero", None, loads.bytes)
     for n in range(SNAPSHOT_EVERY):
         loads.publish(f"job{n}", f"job{n - 1}" if n else "", loads.bytes)
@@ -450,7 +450,7 @@ def test_a_file_that_is_skipped_counts_as_read_and_the_history_says_who_skipped_
         arrivals(landing.stream, landing.position.contents)
 
 
-def test_a_skip_goes_on_from_what_a_job_publishes_meanwhile(landing: Landing) -> None:
+def test_a_skip_continues_from_a_publish_meanwhile(landing: Landing) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
     (landing.folder / "bad.json").write_text("{{")
@@ -496,9 +496,7 @@ def test_a_skip_leaves_the_state_of_spark_where_it_stands_and_the_next_load_repl
     ("file", "text"),
     [("gone.json", "there is no file"), ("/elsewhere/a.json", "is not in /.*/in")],
 )
-def test_a_file_that_is_none_of_the_stream_is_not_skipped(
-    landing: Landing, file: str, text: str
-) -> None:
+def test_a_file_outside_the_stream_is_not_skipped(landing: Landing, file: str, text: str) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
     with pytest.raises(Refused, match=text):

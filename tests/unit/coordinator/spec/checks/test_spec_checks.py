@@ -127,7 +127,7 @@ def test_a_slip_in_one_field_hides_neither_cycles_nor_unknown_needs_nor_double_n
         (A + "  - {name: b, needs: ['a b']}\n", 1),
     ],
 )
-def test_what_mending_a_slip_would_mend_is_not_told(groups: str, lines: int) -> None:
+def test_follow_up_errors_of_a_typo_are_not_reported(groups: str, lines: int) -> None:
     assert len(told(HEAD + groups)) == lines, told(HEAD + groups)
 
 
@@ -589,7 +589,7 @@ def test_a_create_that_is_to_give_rows_is_refused_with_what_to_write(
         ),
     ],
 )
-def test_one_statement_or_what_only_spark_can_tell_is_taken(sql: str) -> None:
+def test_one_statement_or_an_undecidable_text_is_accepted(sql: str) -> None:
     assert not several_statements(sql)
 
 

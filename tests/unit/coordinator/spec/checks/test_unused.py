@@ -48,7 +48,7 @@ def test_what_sql_conditions_and_forks_name_is_used() -> None:
     assert told(job(fork, other, params=params)) == ["params.lost"]
 
 
-def test_what_is_given_to_sql_that_has_no_such_marker_is_told() -> None:
+def test_unused_sql_parameters_are_reported() -> None:
     step = {**SQL, "params": {"day": 1, "year": 2}}
     assert told(job({"steps": [step], "params": {"x": 1}})) == [
         "groups[0].params.x",

@@ -212,7 +212,7 @@ def test_a_secret_is_taken_out_in_whatever_encoding_a_step_prints(
         assert "ssword" not in shown
 
 
-def test_a_step_may_choose_any_encoding_and_go_on_printing(paper: Paper) -> None:
+def test_a_step_may_choose_any_encoding_and_continue_printing(paper: Paper) -> None:
     paper.tee.reconfigure(encoding="utf-16")
     for number in range(3):
         print(number, file=paper.tee)

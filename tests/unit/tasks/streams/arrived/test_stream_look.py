@@ -105,14 +105,14 @@ def test_after_many_idle_looks_other_content_is_still_seen(place: Place, files: 
     assert 1 in [place.look().changed for _ in range(8)]
 
 
-def test_idle_streams_of_one_folder_that_ignore_other_names_are_told_apart(place: Place) -> None:
+def test_idle_streams_with_other_ignored_names_are_distinguished(place: Place) -> None:
     arrive(place.folder, "a.json", "b.json")
     place.load()
     assert [place.look().looked, place.look().looked] == [2, 2]
     assert [place.look(ignore=["a*"]).looked, place.look().looked] == [1, 2]
 
 
-def test_a_look_goes_on_from_what_another_job_has_published(place: Place) -> None:
+def test_a_check_continues_at_the_position_of_another_job(place: Place) -> None:
     arrive(place.folder, "a.json")
     place.load()
     assert not place.look().arrived
@@ -120,7 +120,7 @@ def test_a_look_goes_on_from_what_another_job_has_published(place: Place) -> Non
     assert place.look().new == 1, "as after a look at another warehouse"
 
 
-def test_what_a_run_would_fail_with_is_told_so_that_the_run_tells_it(place: Place) -> None:
+def test_a_check_reports_what_a_run_would_fail_with(place: Place) -> None:
     arrive(place.folder, "a.json")
     place.load()
     assert not place.look().arrived

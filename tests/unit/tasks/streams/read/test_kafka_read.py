@@ -140,7 +140,7 @@ def test_the_columns_say_what_a_message_is_beside_its_value(broker: Broker, topi
     assert (second["value"], second["key"], second["headers"]) == (None, None, None)
 
 
-def test_a_message_that_is_no_avro_is_told_with_its_partition_and_offset(
+def test_a_message_without_avro_is_reported_with_partition_and_offset(
     broker: Broker, topic: str
 ) -> None:
     fields = [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}]
@@ -195,9 +195,7 @@ def test_a_message_that_is_no_row_fails_the_group_with_its_place_or_is_put_aside
     ]
 
 
-def test_an_offset_that_the_broker_does_not_have_is_told_with_what_it_has(
-    broker: Broker, topic: str
-) -> None:
+def test_a_missing_offset_is_reported_with_the_existing_ones(broker: Broker, topic: str) -> None:
     broker.produce(name_of(topic), b"1", b"2")
     with pytest.raises(
         OffsetsOutOfRange, match="partition 0 goes on at offset 9, and has the offsets 0 to 2"
@@ -205,7 +203,7 @@ def test_an_offset_that_the_broker_does_not_have_is_told_with_what_it_has(
         read(topic, KafkaPosition({0: 9}))
 
 
-def test_a_broker_that_is_away_is_told_with_what_the_client_says(broker: Broker) -> None:
+def test_an_absent_broker_is_reported_with_the_client_error(broker: Broker) -> None:
     with pytest.raises(
         SourceUnavailable, match=r"kafka://127\.0\.0\.1:1/t cannot be read: .*[Cc]onnect"
     ):
@@ -217,7 +215,7 @@ def test_a_topic_that_is_not_there_is_told(broker: Broker) -> None:
         read(broker.stream("nowhere"))
 
 
-def test_options_that_the_client_refuses_are_told_at_once(broker: Broker, topic: str) -> None:
+def test_options_that_the_client_refuses_are_reported_at_once(broker: Broker, topic: str) -> None:
     with pytest.raises(
         Unrecoverable, match=r"cannot be read with these options: .*fetch\.min\.bytes"
     ):
