@@ -11,10 +11,9 @@ from unstuck.coordinator.decide.intent import cancel_at
 from unstuck.coordinator.decide.joins import NOT_FAILED, JoinResult, judge
 from unstuck.coordinator.decide.timers.deadlines import job_timeout_at, queue_timeout_at, retry_at
 from unstuck.coordinator.decide.timers.leases import lease_end
-from unstuck.coordinator.explain.explanation import (
+from unstuck.coordinator.explain.explanation import Event, Explanation
+from unstuck.coordinator.explain.explanation_facts import (
     A_PERSON,
-    Event,
-    Explanation,
     ExplanationFacts,
     stands_still,
     timeout_of,

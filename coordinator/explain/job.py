@@ -12,13 +12,15 @@ from dataclasses import replace
 from unstuck.coordinator.decide.intent import cancel_at
 from unstuck.coordinator.decide.timers.deadlines import job_timeout_at, publish_at, publish_hangs_at
 from unstuck.coordinator.explain.explanation import (
-    A_PERSON,
     NOTHING_KNOWN,
     Event,
     Explanation,
-    ExplanationFacts,
     FleetFacts,
     Idle,
+)
+from unstuck.coordinator.explain.explanation_facts import (
+    A_PERSON,
+    ExplanationFacts,
     ahead,
     stands_still,
     timeout_of,

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from pydantic import BeforeValidator, TypeAdapter
 from pydantic_core import to_jsonable_python
@@ -19,13 +19,15 @@ from unstuck.coordinator.errors import Damaged, NewerJob
 from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.coordinator.model.tick import tick_of_key
-from unstuck.coordinator.spec.plan import Plan
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.json_fields import DEFERRED, Time
 from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.protocol.report import Done, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.texts import FIELD, unpack
 from unstuck.tasks.protocol.token import Offer
+
+if TYPE_CHECKING:
+    from unstuck.coordinator.spec.plan import Plan
 
 
 def compact(value: Any) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, compact
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.spec.job_params import values_of
 from unstuck.coordinator.spec.plan import Plan, PlannedGroup
 from unstuck.tasks.protocol.token import fork_member, split_member
 from unstuck.tasks.spec.fields import Scalar
@@ -145,6 +146,20 @@ class JobState:
         states = (GroupState.QUEUED, GroupState.RUNNING, GroupState.CANCELING)
         return [group_id for state in states for group_id in self.by_state[state]]
 
+    @property
+    def counts(self) -> dict[str, Any]:
+        """What a list shows of the groups and parameters of the job."""
+        return {
+            "states": {state: len(groups) for state, groups in self.by_state.items() if groups},
+            "total": None if self.unexpanded else self.size,
+            "params_text": self.plan.params_told,
+        }
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters with their values; none of a damaged job."""
+        return {} if self.damage else values_of(self.job.written().get("params", {}))
+
     @cached_property
     def collected_bytes(self) -> int:
         """The size of the values of all dynamic forks, on the record."""
@@ -210,17 +225,6 @@ class JobState:
         return Counter({GroupState.WAITING: full} if full else {UNEXPANDED: 1})
 
 
-def counts_of(state: JobState) -> dict[str, Any]:
-    """Return what a list shows of the groups and parameters of a job."""
-    return {
-        "states": {
-            group_state: len(groups) for group_state, groups in state.by_state.items() if groups
-        },
-        "total": None if state.unexpanded else state.size,
-        "params_text": state.plan.params_told,
-    }
-
-
 def summary_of(state: JobState) -> str:
     """Return the line of JSON that lists read of a job."""
-    return compact({**state.job.summary(), **counts_of(state)})
+    return compact({**state.job.summary(), **state.counts})

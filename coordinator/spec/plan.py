@@ -23,6 +23,7 @@ from unstuck.coordinator.spec.problems import shorten
 from unstuck.tasks.protocol.texts import Packer, unpack
 from unstuck.tasks.spec.fields import STORED, ForkItem, ForkValue, Scalar
 from unstuck.tasks.spec.group import READ_VALUES, ForkFrom, GroupSpec, Step, fork_key
+from unstuck.tasks.spec.inputs import DatasetInput
 from unstuck.tasks.spec.outputs import Checks, OutputSpec, Publishing
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.work_order import Collect, GroupPlan
@@ -91,6 +92,13 @@ class Plan:
     params_told: str = ""
     zone: str = ""
     notify: tuple[NotifyRule, ...] = ()
+
+    @property
+    def datasets_read(self) -> tuple[str, ...]:
+        """The published datasets that are inputs of groups, sorted."""
+        inputs = chain.from_iterable(group.spec.inputs.values() for group in self.groups.values())
+        names = {item.dataset for item in inputs if isinstance(item, DatasetInput)}
+        return tuple(sorted(names))
 
     def member_count(self, group: str, collected: dict[str, tuple[Scalar, ...]]) -> int | None:
         """Return the number of members of ``group``; None while a dynamic fork has no values.

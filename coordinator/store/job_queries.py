@@ -6,17 +6,18 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import redis
 
-from unstuck.coordinator.model.loading import state_of
 from unstuck.coordinator.model.records import GroupRecord, JobRecord
-from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.transport.stack_store import StackStore
+
+if TYPE_CHECKING:
+    from unstuck.coordinator.model.state import JobState
 
 S = GroupState
 MAX_GROUPS = 500  # whose durations are read
@@ -36,6 +37,8 @@ class Queries:
 
         A damaged job has a state, too; see ``JobState.damage``.
         """
+        from unstuck.coordinator.model.loading import state_of  # lists need no specs
+
         keys = self._keys.of(job)
         pipe = self._redis.pipeline(transaction=True)
         for key in (keys.job, keys.groups, keys.forks, keys.attempts):

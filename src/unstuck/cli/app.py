@@ -65,7 +65,7 @@ PANELS: Mapping[str, Mapping[str, ListedCommand]] = {
             "Show problems, running jobs and ended jobs.", "jobs.now:now", "--json"
         ),
         "list": ListedCommand(
-            "List jobs, newest first.", "jobs.look:list_jobs", "--status RUNNING --since 2h"
+            "List jobs, newest first.", "jobs.listing:list_jobs", "--status RUNNING --since 2h"
         ),
         "show": ListedCommand(
             "Show one job and the errors of its groups.", "jobs.look:show", "flights"

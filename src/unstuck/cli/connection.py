@@ -8,21 +8,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import redis
 
-from unstuck.client.client import Client
 from unstuck.coordinator.fleet_address import with_local_fleet
+from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.unreachable import answering
+from unstuck.read_model.job_list import JobList
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 
+if TYPE_CHECKING:
+    from unstuck.client.client import Client
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class CliConnection:
-    """The client of a command, and its connection to Redis."""
+    """The connection of a command to Redis, and what reads and commands jobs over it."""
 
-    client: Client
+    settings: Settings
     redis: redis.Redis
+
+    @cached_property
+    def client(self) -> Client:
+        from unstuck.client.client import Client  # a list needs no commands, specs and warehouses
+
+        return Client(self.settings, redis_client=self.redis)
+
+    @property
+    def jobs(self) -> JobList:
+        """The lists of jobs, as `Client.jobs` returns them."""
+        return JobList(Queries(self.redis, Keys(self.settings.prefix)))
 
 
 def settings_here() -> Settings:
@@ -38,8 +56,5 @@ def connected(settings: Settings | None = None, otherwise: str = "") -> Iterator
         Unreachable: Redis did not answer, or answered with an error, in the block or before it.
     """
     settings = settings or settings_here()
-    with (
-        answering(settings.redis_url, otherwise) as store,
-        Client(settings, redis_client=store) as client,
-    ):
-        yield CliConnection(client, store)
+    with answering(settings.redis_url, otherwise) as store:
+        yield CliConnection(settings, store)

@@ -6,20 +6,22 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from unstuck.cli.render.terminal import TextTable, stderr
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.spec.job_params import UnparsedText
-from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError, SpecProblem, Written, listed, suggestion
 from unstuck.exits import ExitCode
 from unstuck.graph.svg import Svg, on_paper
 from unstuck.tasks.duration import since_time as moment
 from unstuck.views.words import count_of
+
+if TYPE_CHECKING:
+    from unstuck.coordinator.spec.job_params import UnparsedText
+    from unstuck.coordinator.spec.model import JobSpec
 
 T = TypeVar("T")
 SHOWN = 20  # targets of a command, listed before the user confirms
@@ -68,6 +70,8 @@ def params_of(
     texts: list[str], option: str = "--param", form: str = "NAME=VALUE"
 ) -> dict[str, UnparsedText]:
     """Return ``{"year": UnparsedText("2013")}`` for ``["year=2013"]``. Raises: BadParameter."""
+    from unstuck.coordinator.spec.job_params import UnparsedText
+
     params = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -88,6 +92,8 @@ def read_spec(
         scheduled: as for `JobSpec.from_file`.
         unfinished: required parameters need no value yet.
     """
+    from unstuck.coordinator.spec.model import JobSpec
+
     values = None if unfinished else params_of(params or [])
     return JobSpec.from_written(written_spec(path), values, scheduled=scheduled)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import redis
 
-from unstuck.client.client import Client
 from unstuck.coordinator.errors import NewerJob, NoSuchJob, Unreachable
-from unstuck.coordinator.problems.state import JobSummary
+
+if TYPE_CHECKING:
+    from unstuck.client.client import Client
+    from unstuck.coordinator.problems.state import JobSummary
 
 # Seconds for the reasons of a listing; a job of ten thousand groups takes a while to read.
 EXPLAIN_WITHIN = 2.0

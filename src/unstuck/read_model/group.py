@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import computed_field
 
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import DONE, GroupState
 from unstuck.read_model.record_fields import from_record
 from unstuck.tasks.json_fields import Time, Word
@@ -20,6 +19,9 @@ from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.spec.fields import ForkItem
 from unstuck.tasks.spec.outputs import REJECTED
+
+if TYPE_CHECKING:
+    from unstuck.coordinator.model.state import JobState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,17 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, PlainSerializer, TypeAdapter, ValidationError, computed_field
 
 from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.records import Alteration, JobRecord, Reason
-from unstuck.coordinator.model.state import JobState, counts_of
 from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.coordinator.model.tick import is_by_hand
-from unstuck.coordinator.spec.job_params import values_of
 from unstuck.coordinator.spec.problems import listed, suggestion
 from unstuck.read_model.group import GroupInfo, Member, done_in, why_group
 from unstuck.read_model.record_fields import from_record
@@ -24,7 +22,9 @@ from unstuck.tasks.errors import Malformed
 from unstuck.tasks.json_fields import DEFERRED, OptionalTime, Time, Word
 from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.protocol.token import split_member
-from unstuck.tasks.spec.inputs import DatasetInput
+
+if TYPE_CHECKING:
+    from unstuck.coordinator.model.state import JobState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,13 +231,13 @@ class JobInfo:
         claimed = [record for record in state.groups.values() if record.started_at]
         return cls.of_record(
             job,
-            **counts_of(state),
+            **state.counts,
             why=why[job.id].line(at) if waits else "",
             at=at,
             due_at=due,
             damage=state.damage,
-            params={} if state.damage else values_of(job.written().get("params", {})),
-            reads=_reads(state),
+            params=state.params,
+            reads=state.plan.datasets_read,
             zones=tuple(sorted({record.zone for record in claimed} - {""})),
             groups=groups,
             explanations=why,
@@ -250,15 +250,6 @@ class JobInfo:
             return _JOB.validate_json(text)
         except ValidationError:  # pydantic's JSON has no half of a surrogate pair
             return _JOB.validate_python(json.loads(text))
-
-
-def _reads(state: JobState) -> tuple[str, ...]:
-    inputs = [
-        spec_input
-        for planned in state.plan.groups.values()
-        for spec_input in planned.spec.inputs.values()
-    ]
-    return tuple(sorted({item.dataset for item in inputs if isinstance(item, DatasetInput)}))
 
 
 _JOB: TypeAdapter[JobInfo] = TypeAdapter(JobInfo)

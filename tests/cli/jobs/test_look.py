@@ -20,7 +20,7 @@ from tests.cli.conftest import ByHand, Cli
 from tests.support.a_terminal import terminal
 from tests.support.servers import wait_until
 from unstuck import Status
-from unstuck.cli.jobs.look import print_listing
+from unstuck.cli.jobs.listing import print_listing
 from unstuck.cli.jobs.watch import waiting
 from unstuck.cli.render.terminal import clock
 from unstuck.coordinator.model.notice import Alert

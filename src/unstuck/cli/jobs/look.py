@@ -1,13 +1,10 @@
-"""``unstuck list``, ``show`` and ``why``: the state of jobs, and what they wait for."""
+"""``unstuck show`` and ``why``: one job, and what it waits for."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
@@ -15,7 +12,6 @@ from textwrap import indent
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from unstuck.cli.connection import connected
@@ -24,9 +20,6 @@ from unstuck.cli.options import (
     AsJson,
     Graph,
     LookArgument,
-    Named,
-    Since,
-    Statuses,
     read_spec,
     write_picture,
 )
@@ -37,20 +30,17 @@ from unstuck.cli.render.terminal import (
     coloured,
     emit,
     hanging,
-    stderr,
     stdout,
     table,
 )
 from unstuck.cli.warehouse.datasets import small_files_hint
 from unstuck.client.find_job import find_job
-from unstuck.client.waits import waits_of
 from unstuck.coordinator.commands.alter import in_words
-from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stack_lines
 from unstuck.coordinator.model.status import Status
 from unstuck.doctor.host_facts import small_files
-from unstuck.read_model.job import JobInfo, json_of_list
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.process.call_deadlines import call_in_thread
@@ -58,123 +48,12 @@ from unstuck.tasks.protocol.failure import CUT
 from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.terminal_text import printable
 from unstuck.views.jobs.job_pictures import graph_of_job
-from unstuck.views.jobs.job_views import altered_while_running, folded
-from unstuck.views.words import count_of, first_line, one_line, shortened
+from unstuck.views.jobs.job_views import altered_while_running
+from unstuck.views.words import count_of, first_line, one_line
 
-FOLDED_OF = 2_000  # jobs among which those are looked for that are shown in one line
 STACKS_SHOWN = 5  # groups whose stacks are printed
 FAILED_SHOWN = 5  # groups whose errors are printed
-PARAMS_WIDTH = 40  # characters of the parameters in a listing: they only remind
-REASON_WIDTH = 200  # characters of a reason in a listing; `show` has the whole
 WAREHOUSE_WITHIN = 1.0  # seconds to read the warehouse, whose server may be away
-
-
-def list_jobs(
-    status: Statuses = None,
-    name: Named = None,
-    since: Since = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 50,
-    unfold: Annotated[
-        bool, typer.Option("--unfold", help="Show each run of backfills and schedules.")
-    ] = False,
-    late: Annotated[
-        bool,
-        typer.Option(
-            "--late",
-            help="Names that a rule `late` expects, and without a successful job in time.",
-        ),
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List jobs, the newest first, with the reason for which each waits or ended.
-
-    The runs of a backfill are one line, and so are the FINISHED runs of a schedule before its
-    newest run.
-    """
-    if late:
-        if status or name or since is not None or unfold:
-            raise BadRequest(
-                "--late lists names, not jobs, so of the other options only --json goes with it"
-            )
-        _list_late(as_json)
-        return
-    with connected() as connection:
-        most = limit if as_json or unfold else max(limit, FOLDED_OF)
-        jobs = connection.client.jobs(status=status or (), name=name, since=since, limit=most)
-        lines = [[job] for job in jobs] if as_json or unfold else folded(jobs)[:limit]
-        waits = waits_of(connection.client, [line[0] for line in lines])
-    if as_json:
-        emit(json_of_list([replace(job, why=waits.get(job.id, "")) for job in jobs]))
-        return
-    if not jobs:
-        stderr.print("No jobs." if not (status or name or since is not None) else "No job fits.")
-        return
-    print_listing(stdout, lines, waits, time.time())
-    if len(lines) == limit:
-        stderr.print(f"These are the newest {limit}; --limit shows more.")
-    elif len(jobs) == most:
-        stderr.print(
-            f"These are the newest {most:,} jobs, some of them folded; --unfold --limit shows more."
-        )
-
-
-def _list_late(as_json: bool) -> None:
-    """List the names that are late and that no schedule submits."""
-    with connected() as connection:
-        late_jobs = connection.client.late_jobs()
-    if as_json:
-        emit(late_jobs)
-        return
-    if not late_jobs:
-        stderr.print("No job is late.")
-        return
-    listing = table("NAME", "LATE FOR", "WHY", right=("LATE FOR",))
-    for job in late_jobs:
-        lasting = format_duration(max(0.0, time.time() - job.since)) if job.since else ""
-        listing.add_row(job.name, lasting, job.text)
-    stdout.print(listing)
-
-
-def print_listing(
-    console: Console, lines: list[list[JobInfo]], waits: Mapping[str, str], now: float
-) -> None:
-    """Print jobs as a table. Several jobs get one line each, without columns that are empty."""
-    jobs = [line[0] for line in lines]
-    more = {
-        "KEY": ["" if line[1:] else one_line(line[0].key) for line in lines],
-        "PARAMS": [
-            "" if line[1:] else shortened(one_line(line[0].params_text), PARAMS_WIDTH)
-            for line in lines
-        ],
-        "REASON": [_fold_told(line) if line[1:] else _reason(line[0], waits) for line in lines],
-    }
-    more = {name: texts for name, texts in more.items() if any(texts)}
-    listing = table(
-        "ID", "NAME", "STATUS", "DONE", "AGE", "TOOK", *more, right=("DONE", "AGE", "TOOK")
-    )
-    for n, job in enumerate(jobs):
-        duration = (job.ended_at or now) - job.started_at if job.started_at else None
-        listing.add_row(
-            job.id,
-            job.name,
-            "" if len({run.status for run in lines[n]}) > 1 else coloured(job.status),
-            count_of(len(lines[n]), "run") if lines[n][1:] else job.progress,
-            format_duration(max(0.0, now - job.submitted_at)),
-            "" if duration is None or lines[n][1:] else format_duration(max(0.0, duration)),
-            *(texts[n] for texts in more.values()),
-        )
-    console.print(listing)
-
-
-def _fold_told(line: list[JobInfo]) -> str:
-    counts = Counter(job.status for job in line)
-    by_status = ", ".join(f"{count:,} {status}" for status, count in counts.items())
-    what = f"the backfill of {line[0].backfill}" if line[0].backfill else "earlier runs"
-    return f"{what}: {by_status}; --unfold shows each"
-
-
-def _reason(job: JobInfo, waits: Mapping[str, str]) -> str:
-    return shortened(one_line(waits.get(job.id, "")) or first_line(job.trouble), REASON_WIDTH)
 
 
 def show(

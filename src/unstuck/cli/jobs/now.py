@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from unstuck.cli.connection import connected
-from unstuck.cli.jobs.look import REASON_WIDTH, print_listing
+from unstuck.cli.jobs.listing import REASON_WIDTH, print_listing
 from unstuck.cli.options import AsJson
 from unstuck.cli.render.terminal import TextTable, coloured, emit, stdout, table
 from unstuck.client.now import MAX_JOBS_PER_SCAN, MAX_ROWS_SHOWN, EndedJobs, Snapshot

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from unstuck.coordinator.explain.explanation import FleetFacts, Idle
-from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.store.job_queries import Queries
 from unstuck.read_model.group import Member
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.protocol.token import split_member
+
+if TYPE_CHECKING:
+    from unstuck.coordinator.model.state import JobState
 
 
 def folded(jobs: Sequence[JobInfo]) -> list[list[JobInfo]]:
