@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SHOWN = 20  # targets of a command, listed before the user confirms
+SPEC = "A job spec, YAML or JSON; `-` is standard input; module:job is a job in Python."
 STANDARD_INPUT = Path("-")
 JOB_IN_PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:job
 

@@ -5,9 +5,12 @@ the API.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from unstuck.client.client import Client
 from unstuck.coordinator.errors import Ambiguous, BadRequest, NoSuchJob
+
+if TYPE_CHECKING:
+    from unstuck.client.client import Client
 
 LAST = "last"
 _MINTED = re.compile(r"\d{8}T\d{6}-[a-z0-9]{8,12}")

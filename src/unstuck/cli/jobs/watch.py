@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 import typer
@@ -21,7 +21,6 @@ from unstuck.cli.connection import connected
 from unstuck.cli.options import Follow, JsonLines, LookArgument
 from unstuck.cli.render.job_tree import job_tree
 from unstuck.cli.render.terminal import can_live, clock, coloured, emit_line, hanging, stdout
-from unstuck.client.client import Client
 from unstuck.client.find_job import find_job
 from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
@@ -32,6 +31,9 @@ from unstuck.tasks.duration import format_duration
 from unstuck.views.event_words import told, told_once
 from unstuck.views.jobs.job_lines import MEMBERS
 from unstuck.views.words import FIRST_LINE, count_of, one_line, shortened
+
+if TYPE_CHECKING:
+    from unstuck.client.client import Client
 
 EVERY = 0.5  # seconds between two reads
 MOST = 5.0  # seconds between two reads of a job that takes long to read

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from unstuck.cli.jobs.watch import FRAMES, event_text, outcome
-from unstuck.cli.options import AsJson, Params, TakeOver, read_spec
+from unstuck.cli.options import SPEC, AsJson, Params, TakeOver, read_spec
 from unstuck.cli.render.job_tree import job_tree
 from unstuck.cli.render.terminal import (
     PrintedConsole,
@@ -29,7 +29,6 @@ from unstuck.cli.render.terminal import (
     stderr,
     warn,
 )
-from unstuck.cli.specs.submit import SPEC
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.staging_gc import folder_of

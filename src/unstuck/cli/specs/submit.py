@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unstuck.cli.connection import connected, settings_here
 from unstuck.cli.jobs.watch import await_end
-from unstuck.cli.options import By, Params, TakeOver, read_spec
+from unstuck.cli.options import SPEC, By, Params, TakeOver, read_spec
 from unstuck.cli.render.terminal import emit, for_people, stdout, warn
-from unstuck.client.client import Client
 from unstuck.coordinator.store.answers import Submitted
 from unstuck.documents.envelopes import SubmitAnswer
 from unstuck.documents.json_text import plain
 from unstuck.exits import ExitCode
 from unstuck.views.dataset_views import warehouse_at
 
-SPEC = "A job spec, YAML or JSON; `-` is standard input; module:job is a job in Python."
+if TYPE_CHECKING:
+    from unstuck.client.client import Client
 
 
 def submit(

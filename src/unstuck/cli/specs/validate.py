@@ -9,6 +9,7 @@ import typer
 
 from unstuck.cli.connection import settings_here
 from unstuck.cli.options import (
+    SPEC,
     STANDARD_INPUT,
     AsJson,
     Graph,
@@ -18,7 +19,6 @@ from unstuck.cli.options import (
     written_spec,
 )
 from unstuck.cli.render.terminal import emit, stdout, warn
-from unstuck.cli.specs.submit import SPEC
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.exits import ExitCode
 from unstuck.validation.validate import Validation, validate_spec
