@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 from unstuck.coordinator.command_table import Answer, Arg, Command, Order, TargetKind
 from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, OPEN, Commanded, ways_on
-from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRequest
+from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRequest, JobRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.spec.checks.fork_checks import values_reader
 from unstuck.coordinator.spec.job_params import UnparsedText, with_value, without_value
 from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.plan import Plan
 from unstuck.coordinator.spec.problems import SpecError, SpecProblem, listed, suggestion
 from unstuck.tasks.protocol.token import split_member
 
+MAX_CHANGES_SHOWN = 5
 _NO_WORK = (
     "retry",
     "timeout",
@@ -93,78 +95,77 @@ def alter(
         SpecError: a path leads nowhere, or the spec would be wrong with these values.
     """
     job = state.job
-    where = f"job {job.id} is {job.status}"
     if job.terminal:
-        text = f"{where}, and a job that has ended never changes; {ways_on(job)}"
-        return Commanded(Answer.REFUSED, job, text)
-    old, new = job.written(), job.written()
-    problems = [
-        problem for path, value in values.items() if (problem := _set(new, path, value)) is not None
-    ]
-    if problems:
-        raise SpecError(problems)
+        text = f"job {job.id} is {job.status}, and a job that has ended never changes"
+        return Commanded(Answer.REFUSED, job, f"{text}; {ways_on(job)}")
+    new = _with_values(job.written(), values)
     try:
         spec = JobSpec.from_values(new, {})
     except SpecError:
-        if shape := next(
-            filter(_SHAPE.fullmatch, values), ""
-        ):  # no other value would be legal there either
-            return Commanded(
-                Answer.REFUSED, job, f"{where}: {_of_the_shape(shape)}. Nothing was changed."
-            )
-        raise
-    changes = tuple(changes_between(old, spec.dumped()))
+        shape = next(filter(_SHAPE.fullmatch, values), "")
+        if not shape:
+            raise
+        return _refused(job, _of_the_shape(shape))  # no other value would be legal there
+    changes = tuple(changes_between(job.written(), spec.dumped()))
     if not changes:
-        return Commanded(
-            Answer.ALREADY, job, f"{where}, and its spec says so already; nothing changed"
-        )
-    if refused := _refusal(state, changes):
-        return Commanded(Answer.REFUSED, job, f"{where}: {refused}. Nothing was changed.")
+        text = f"job {job.id} is {job.status}, and its spec says so already; nothing changed"
+        return Commanded(Answer.ALREADY, job, text)
+    if refusal := _refusal(state, changes):
+        return _refused(job, refusal)
     alteration = Alteration(order.at, order.by, order.reason, changes)
-    alterations = (*job.alterations, alteration)
     altered = replace(
         job,
         revision=job.revision + 1,
-        alterations=alterations,
+        alterations=(*job.alterations, alteration),
         priority=spec.priority,
         mixed=spec.mixed,
     )
     compiled = compile_to_store(spec, altered)
-    was, groups = state.plan.groups, compiled.plan.groups.items()
-    if fork := next((name for name, group in groups if group.values != was[name].values), ""):
-        text = (
-            f"{where}: the members of the fork {fork} come from a parameter, and "
-            f"{_of_the_shape('for_each')}"
-        )
-        return Commanded(Answer.REFUSED, job, f"{text}. Nothing was changed.")
-    if odd := next(
-        (name for name, group in groups if group.spec.is_join != was[name].spec.is_join), ""
-    ):
-        text = _of_the_shape(f"whether {odd} has steps")
-        return Commanded(Answer.REFUSED, job, f"{where}: {text}. Nothing was changed.")
-    plan, texts = compiled.plan, {**job.texts, **compiled.texts}
-    altered = replace(altered, spec=compiled.spec, texts=texts)
-    before, after = job.group_plans(state.plan), job.group_plans(plan)
+    if refusal := _shape_refusal(state.plan, compiled.plan):
+        return _refused(job, refusal)
+    before, after = job.group_plans(state.plan), job.group_plans(compiled.plan)
     plans = {name: stored for name, stored in after.items() if stored != before.get(name)}
-    if any(_CODE.fullmatch(change.path) for change in changes):
-        stale = [
-            g
-            for g in state.recovering
-            if plan.params != state.plan.params or split_member(g)[0] in plans
-        ]
-        restarts = (GroupRequest("restart", group_id) for group_id in stale)
-        altered = replace(altered, requests=(*altered.requests, *restarts))
+    altered = replace(
+        altered,
+        spec=compiled.spec,
+        texts={**job.texts, **compiled.texts},
+        requests=(*altered.requests, *_restarts(state, compiled.plan, plans, changes)),
+    )
+    return Commanded(Answer.DONE, altered, _done_text(job, changes), plans, compiled.plan.params)
+
+
+def _refused(job: JobRecord, why: str) -> Commanded:
+    text = f"job {job.id} is {job.status}: {why}. Nothing was changed."
+    return Commanded(Answer.REFUSED, job, text)
+
+
+def _restarts(
+    state: JobState, plan: Plan, plans: Collection[str], changes: Iterable[AlteredValue]
+) -> Iterator[GroupRequest]:
+    """Yield the restarts of recovering groups whose code or parameters have changed.
+
+    Args:
+        plans: the groups whose plan has changed.
+    """
+    if not any(_CODE.fullmatch(change.path) for change in changes):
+        return
+    other_params = plan.params != state.plan.params
+    for group_id in state.recovering:
+        if other_params or split_member(group_id)[0] in plans:
+            yield GroupRequest("restart", group_id)
+
+
+def _done_text(job: JobRecord, changes: Sequence[AlteredValue]) -> str:
     changed = ", ".join(
         f"{change.path}: {_short(change.path, change.old)} → {_short(change.path, change.new)}"
-        for change in changes[:5]
+        for change in changes[:MAX_CHANGES_SHOWN]
     )
-    more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
-    text = (
-        f"job {job.id} is altered ({changed}{more}); `unstuck show {job.id} --diff` shows "
-        "which "
+    more = len(changes) - MAX_CHANGES_SHOWN
+    also = f" and {more} more" if more > 0 else ""
+    return (
+        f"job {job.id} is altered ({changed}{also}); `unstuck show {job.id} --diff` shows which "
         "groups ran with what"
     )
-    return Commanded(Answer.DONE, altered, text, plans, plan.params)
 
 
 def _refusal(state: JobState, changes: tuple[AlteredValue, ...]) -> str:
@@ -192,6 +193,20 @@ def _of_the_shape(path: str) -> str:
     return f"{path} is part of the job's shape, which never changes; submit another job"
 
 
+def _shape_refusal(old: Plan, new: Plan) -> str:
+    """Return why a changed value would change the shape of the job; empty if it would not."""
+    for name, group in new.groups.items():
+        before = old.groups[name]
+        if group.values != before.values:
+            return (
+                f"the members of the fork {name} come from a parameter, and "
+                f"{_of_the_shape('for_each')}"
+            )
+        if group.spec.is_join != before.spec.is_join:
+            return _of_the_shape(f"whether {name} has steps")
+    return ""
+
+
 def _queued_on(state: JobState, path: str) -> str:
     """Return an active group whose queue or pool ``path`` changes; empty if there is none."""
     _, name, *_ = f"{path}.".split(".")
@@ -207,6 +222,15 @@ def _queued_on(state: JobState, path: str) -> str:
 
 # ---- paths
 # --------------------------------------------------------------------------------------------------
+
+
+def _with_values(spec: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``spec`` with ``values`` set in place. Raises: SpecError: a path leads nowhere."""
+    results = [_set(spec, path, value) for path, value in values.items()]
+    problems = [problem for problem in results if problem is not None]
+    if problems:
+        raise SpecError(problems)
+    return spec
 
 
 def _set(spec: dict[str, Any], path: str, value: Any) -> SpecProblem | None:
@@ -275,24 +299,29 @@ def _by_name(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(path: str, old: Any, new: Any) -> Iterator[AlteredValue]:
-    if isinstance(old or {}, dict) and isinstance(new or {}, dict) and (old or new):
-        before, after = old or {}, new or {}
-        for part in sorted({*before, *after}):
-            yield from _differences(
-                f"{path}.{part}" if path else part, before.get(part), after.get(part)
-            )
-    elif (
-        isinstance(old, list)
-        and isinstance(new, list)
-        and len(old) == len(new)
-        and path.endswith(".steps")
-    ):
-        for number, steps in enumerate(zip(old, new, strict=True)):
-            yield from _differences(f"{path}.{number}", *steps)
-    elif json.dumps(old, sort_keys=True) != json.dumps(
-        new, sort_keys=True
-    ):  # 1 and true are equal, to Python
+    parts = _parts(path, old, new)
+    for part, *values in parts:
+        yield from _differences(part, *values)
+    # 1 and true are equal, to Python.
+    if not parts and json.dumps(old, sort_keys=True) != json.dumps(new, sort_keys=True):
         yield AlteredValue(path, old, new)
+
+
+def _parts(path: str, old: Any, new: Any) -> list[tuple[str, Any, Any]]:
+    """Return the parts of two values that are compared each for itself; empty: the values are."""
+    if path.endswith(".steps") and _are_alike(old, new):
+        return [(f"{path}.{n}", *steps) for n, steps in enumerate(zip(old, new, strict=True))]
+    before, after = old or {}, new or {}
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return []
+    begin = f"{path}." if path else ""
+    return [
+        (f"{begin}{part}", before.get(part), after.get(part)) for part in sorted({*before, *after})
+    ]
+
+
+def _are_alike(old: Any, new: Any) -> bool:
+    return isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
 
 
 def in_words(path: str, value: Any) -> str:

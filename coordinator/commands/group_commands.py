@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Annotated
 
@@ -9,7 +10,7 @@ from unstuck.coordinator.command_table import Answer, Arg, Command, Order, Targe
 from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Commanded, ways_on
 from unstuck.coordinator.decide.requests import SKIPPED, closure, open_members, records_of
 from unstuck.coordinator.errors import NoSuchGroup
-from unstuck.coordinator.model.records import GroupRequest
+from unstuck.coordinator.model.records import GroupRequest, JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GROUP_MOVES_REQUESTED, GroupState, Intent
 from unstuck.coordinator.spec.problems import listed, suggestion
@@ -91,19 +92,9 @@ def rerun(state: JobState, order: Order, group: Group) -> Commanded:
         return Commanded(Answer.ALREADY, job, f"group {group} of job {job.id} is waiting to run")
     names = closure(state, name)
     reset = {*names} if ordinal is None else {group, *names[1:]}
-    if left := next(
-        (
-            member
-            for member in state.by_state[S.CANCELED]
-            if not {member, split_member(member)[0]} & reset
-        ),
-        "",
-    ):
-        why = state.record(left).reason
-        text = f"{left} was canceled{f' ({why.text})' if why else ''}, and would stay so"
-        return Commanded(
-            Answer.REFUSED, job, f"{text}: when job {job.id} has ended, {ways_on(job)}"
-        )
+    if left := _stays_canceled(state, reset):
+        text = f"{left}: when job {job.id} has ended, {ways_on(job)}"
+        return Commanded(Answer.REFUSED, job, text)
     after = [later for later in names[1:] if list(records_of(state, later))]
     also = f", and so will what comes after it: {listed(after)}" if after else ""
     # What comes after it too: with the same inputs as before (another need of its was enough, or
@@ -119,43 +110,75 @@ def rerun(state: JobState, order: Order, group: Group) -> Commanded:
     )
 
 
+def _stays_canceled(state: JobState, reset: AbstractSet[str]) -> str:
+    """Return which group stays CANCELED if the groups ``reset`` run again; empty if none does."""
+    for member in state.by_state[S.CANCELED]:
+        if not {member, split_member(member)[0]} & reset:
+            why = state.record(member).reason
+            because = f" ({why.text})" if why else ""
+            return f"{member} was canceled{because}, and would stay so"
+    return ""
+
+
 def _refused(state: JobState, group: str, word: str) -> Commanded | None:
-    job = state.job
+    """Return the refusal of a command for a group; None if the command is legal.
+
+    Raises: NoSuchGroup.
+    """
+    _check_group(state, group)
+    text = _job_refusal(state.job, word) or _member_refusal(state, group, word)
+    return Commanded(Answer.REFUSED, state.job, text) if text else None
+
+
+def _check_group(state: JobState, group: str) -> None:
+    """Raises: NoSuchGroup."""
+    job, groups = state.job, state.plan.groups
     name, ordinal = split_member(group)
-    if name not in state.plan.groups:
-        raise NoSuchGroup(f"job {job.id} has no group {name}{suggestion(name, state.plan.groups)}")
+    if name not in groups:
+        raise NoSuchGroup(f"job {job.id} has no group {name}{suggestion(name, groups)}")
+    if ordinal is None:
+        return
     count = state.plan.member_count(name, state.collected) or 0
-    if ordinal is not None and (
-        state.plan.groups[name].spec.for_each is None or not 0 <= ordinal < count
-    ):
+    if groups[name].spec.for_each is None or not 0 <= ordinal < count:
         raise NoSuchGroup(f"group {name} of job {job.id} has {count} members, and none is {group}")
+
+
+def _job_refusal(job: JobRecord, word: str) -> str:
+    """Return why no group of the job can be commanded now; empty if one can."""
     where = f"job {job.id} is {job.status}"
     if job.terminal:
-        text = f"{where}, and a job that has ended never changes"
-    elif job.status not in GROUPS_LEGAL:
-        text = (
+        return f"{where}, and a job that has ended never changes"
+    if job.status not in GROUPS_LEGAL:
+        return (
             f"{where}: {word} is for a job that is PAUSED, HALTED or RETRYING; `unstuck pause "
             f"{job.id}` first"
         )
-    elif job.intent not in (Intent.RUN, Intent.PAUSE):
+    if job.intent not in (Intent.RUN, Intent.PAUSE):
         # A job may be HALTED whatever the user wants of it.
-        requested = job.intent.command
-        text = (
-            f"{where}, but {requested} was asked for, so none of its groups will run again; "
-            f"`unstuck why {job.id}`"
+        return (
+            f"{where}, but {job.intent.command} was asked for, so none of its groups will run "
+            f"again; `unstuck why {job.id}`"
         )
-    elif job.phase:
-        text = f"{where} and was publishing, so its outputs may be visible already; resume it"
-    elif ordinal is not None and state.ended_whole(name):
-        text = f"{where}, and its group {name} ended as a whole; {word} {name}"
-    elif word == "skip" and ordinal is not None and _will_be_forgotten(state, group):
-        text = (
+    if job.phase:
+        return f"{where} and was publishing, so its outputs may be visible already; resume it"
+    return ""
+
+
+def _member_refusal(state: JobState, group: str, word: str) -> str:
+    """Return why a member of a fork cannot be commanded now; empty if it can."""
+    job = state.job
+    name, ordinal = split_member(group)
+    if ordinal is None:
+        return ""
+    if state.ended_whole(name):
+        where = f"job {job.id} is {job.status}"
+        return f"{where}, and its group {name} ended as a whole; {word} {name}"
+    if word == "skip" and _will_be_forgotten(state, group):
+        return (
             f"group {group} of job {job.id} is just being made to run again, as was asked for; "
             "skip it in a moment"
         )
-    else:
-        return None
-    return Commanded(Answer.REFUSED, job, text)
+    return ""
 
 
 def _will_be_forgotten(state: JobState, member: str) -> bool:

@@ -8,6 +8,7 @@ every record.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -362,48 +363,54 @@ class ReferenceStore(WorkerScripts):
         waiting: Callable[[str], int],
     ) -> dict[str, int]:
         """Return wake-ups. ``waiting``: how many wake-ups are in a queue of the broker."""
-        needed: dict[str, int] = {}
+        needed = Counter[str]()
         for lane in lanes:
-            pool, offers = pool_of(lane), len(self.ready.get(lane, ()))
-            room = (
-                self.pools.get(pool, 1) - sum(of == pool for of, _ in self.held) if pool else offers
-            )
-            needed[queue_of(lane)] = needed.get(queue_of(lane), 0) + min(offers, max(0, room))
-        idle = {
-            runner.id: runner
-            for runners in listening.values()
-            for runner in runners
-            if self._idle(runner)
-        }
-
-        def choose(queue: str) -> bool:
-            """Choose an idle runner of the queue for a wake-up: one with the fewest queues."""
-            candidates = [
-                (len(runner.queues), runner.id)
-                for runner in idle.values()
-                if queue in runner.queues
-            ]
-            return bool(candidates) and bool(idle.pop(min(candidates)[1]))
-
+            needed[queue_of(lane)] += self._takable(lane)
+        idle = _IdleRunners(
+            runner for runners in listening.values() for runner in runners if self._idle(runner)
+        )
         for queue in sorted({*needed, *listening}):
             for _ in range(waiting(queue)):
-                choose(queue)
-        sent = {
-            queue: 1
-            for queue, count in needed.items()
-            if count and not listening.get(queue) and not waiting(queue)
-        }
-        more = {
+                idle.choose(queue)
+        unheard = [queue for queue, count in needed.items() if count and not listening.get(queue)]
+        sent = {queue: 1 for queue in unheard if not waiting(queue)}
+        left = {
             queue: count - waiting(queue)
             for queue, count in sorted(needed.items())
             if listening.get(queue)
         }
-        while more := {
-            queue: left - 1 for queue, left in more.items() if left > 0 and choose(queue)
+        while left := {
+            queue: count - 1 for queue, count in left.items() if count > 0 and idle.choose(queue)
         }:
-            for queue in more:
+            for queue in left:
                 sent[queue] = sent.get(queue, 0) + 1
         return sent
 
+    def _takable(self, lane: str) -> int:
+        """Return how many offers of a lane may be taken: its pool may have fewer free slots."""
+        pool, offers = pool_of(lane), len(self.ready.get(lane, ()))
+        if not pool:
+            return offers
+        used = sum(of == pool for of, _ in self.held)
+        return min(offers, max(0, self.pools.get(pool, 1) - used))
+
     def _idle(self, runner: RunnerInfo) -> bool:
         return idle_runner(runner, self.polled.get(runner.id, 0.0), self.now)
+
+
+class _IdleRunners:
+    """Idle runners, each of which is chosen once."""
+
+    def __init__(self, runners: Iterable[RunnerInfo]) -> None:
+        self._runners = {runner.id: runner for runner in runners}
+
+    def choose(self, queue: str) -> bool:
+        """Choose a runner with the fewest queues. Return whether one listens on ``queue``."""
+        candidates = [
+            (len(runner.queues), runner.id)
+            for runner in self._runners.values()
+            if queue in runner.queues
+        ]
+        if candidates:
+            del self._runners[min(candidates)[1]]
+        return bool(candidates)

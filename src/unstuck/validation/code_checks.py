@@ -9,7 +9,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -46,6 +46,9 @@ class CodeOfSteps:
     takes: Takes
     problems: Sequence[SpecProblem]
     writes: Writes
+
+
+NO_CODE = CodeOfSteps({}, (), {})
 
 
 class Statement(NamedTuple):
@@ -126,38 +129,43 @@ def _wrong_names(
     """Yield inputs that nothing provides, and outputs that a step should make and does not."""
     by_name = {group.name: group for group in groups.values()}
     for i, group in groups.items():
-        read = list(groups_read(group, by_name))
-        makes = [written[source.name] for source in read]
-        needed = set(group.needs) <= by_name.keys()
-        available = {
-            *group.inputs,
-            *(source.name for source in read),
-            *(name for outputs in makes for name in outputs or ()),
-        }
-        available |= {*(written[group.name] or ())}
+        available = _available(group, by_name, written)
         for j, use in uses[i].items():
-            name = group.steps[j].python
-            loc: Loc = ("groups", i, "steps", j)
-            if needed and None not in (*makes, written[group.name]):
-                for input_name in sorted({*use["reads"]} - available):
-                    hint = (
-                        suggestion(input_name, available)
-                        or f"; there are: {listed(sorted(available)) or 'none'}"
-                    )
-                    yield SpecProblem(
-                        f"{name} reads the input {input_name!r}, which no need and no input "
-                        f"gives{hint}",
-                        loc,
-                    )
-            output, writes = group.steps[j].output, use["writes"]
-            if output and writes is not None and output not in writes and not use["returns"]:
-                near = suggestion(output, writes) or (
-                    f"; it writes {listed(writes)}" if writes else ""
-                )
-                message = (
-                    f"{name} neither returns a value nor writes to ctx.output({output!r}){near}"
-                )
-                yield SpecProblem(message, (*loc, "output"))
+            step, loc = group.steps[j], ("groups", i, "steps", j)
+            if available is not None:
+                yield from _unprovided(step, loc, use["reads"], available)
+            yield from _unwritten(step, (*loc, "output"), use)
+
+
+def _available(
+    group: GroupSpec, by_name: Mapping[str, GroupSpec], written: Writes
+) -> set[str] | None:
+    """Return the inputs that a group may read; None if its Python may get others."""
+    sources = [source.name for source in groups_read(group, by_name)]
+    outputs = [written[name] for name in (*sources, group.name)]
+    if None in outputs or not set(group.needs) <= by_name.keys():
+        return None
+    return {*group.inputs, *sources}.union(*(names or () for names in outputs))
+
+
+def _unprovided(
+    step: Step, loc: Loc, reads: Iterable[str], available: Collection[str]
+) -> Iterator[SpecProblem]:
+    for name in sorted({*reads} - {*available}):
+        hint = suggestion(name, available)
+        hint = hint or f"; there are: {listed(sorted(available)) or 'none'}"
+        text = f"{step.python} reads the input {name!r}, which no need and no input gives{hint}"
+        yield SpecProblem(text, loc)
+
+
+def _unwritten(step: Step, loc: Loc, use: Mapping[str, Any]) -> Iterator[SpecProblem]:
+    output, writes = step.output, use["writes"]
+    if not output or writes is None or output in writes or use["returns"]:
+        return
+    written = f"; it writes {listed(writes)}" if writes else ""
+    hint = suggestion(output, writes) or written
+    text = f"{step.python} neither returns a value nor writes to ctx.output({output!r}){hint}"
+    yield SpecProblem(text, loc)
 
 
 def _written_by(group: GroupSpec, uses: Mapping[int, Any]) -> set[str] | None:

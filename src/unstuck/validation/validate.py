@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,9 +19,10 @@ from unstuck.coordinator.spec.plan import Plan
 from unstuck.coordinator.spec.problems import SpecError, SpecProblem, Written
 from unstuck.documents.problem import ProblemPlace
 from unstuck.tasks.settings import Settings
-from unstuck.validation.code_checks import CodeOfSteps, code_problems, groups_of, statement_problems
+from unstuck.validation.code_checks import NO_CODE, code_problems, groups_of, statement_problems
 
 _BREAKER = CircuitBreaker()  # of this process: a call that hangs outlives its command
+STEP_DEPTH = len(("groups", 0, "steps", 0))  # of the path of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,24 @@ class Validation:
     sql_parsed_by: str | None = None
 
     @classmethod
+    def of_plan(cls, plan: Plan, warnings: Iterable[SpecProblem], sql_parsed_by: str) -> Validation:
+        """Return the size of a valid job. ``sql_parsed_by``: empty if there is no SQL."""
+        specs = [group.spec for group in plan.groups.values()]
+        forks = [spec for spec in specs if spec.for_each is not None]
+        dynamic = any(fork.fork_from is not None for fork in forks)
+        members = sum(plan.member_count(name, {}) or 0 for name in plan.groups)
+        return cls(
+            ok=True,
+            name=plan.name,
+            groups=len(specs),
+            forks=len(forks),
+            members=None if dynamic else members,
+            steps=sum(len(spec.steps) for spec in specs),
+            warnings=tuple(map(str, warnings)),
+            sql_parsed_by=sql_parsed_by or None,
+        )
+
+    @classmethod
     def of_error(cls, error: SpecError) -> Validation:
         places = (ProblemPlace(**problem.to_json()) for problem in error.problems)
         return cls(ok=False, problems=tuple(places))
@@ -69,48 +88,45 @@ def validate_spec(
         SpecError: with all problems.
         BadRequest: nothing can be imported here.
     """
-    job, plan, problems, warnings = None, None, list[SpecProblem](), list[SpecProblem]()
+    job, plan, problems = _compiled(written, params, settings)
+    groups = dict(enumerate(job.groups)) if job else groups_of(written)
+    code = code_problems(groups, written, settings.step_modules) if imports else NO_CODE
+    parsed_by, wrong, doubtful = statement_problems(groups, written, settings.spark_conf)
+    problems += _elsewhere(problems, [*code.problems, *wrong])
+    unknown = _unknown_tables(job, settings, code.writes) if job else []
+    sure = [table.problem for table in unknown if table.is_sure]
+    problems += _elsewhere(problems, sure, STEP_DEPTH)
+    if problems or job is None or plan is None:
+        raise SpecError([written.located(problem) for problem in problems])
+    unsure = [table.problem for table in unknown if not table.is_sure]
+    warnings = map(written.located, [*unsure, *doubts(job, code.takes), *doubtful])
+    located = sorted(warnings, key=lambda problem: (problem.line or 0, problem.column or 0))
+    return plan, Validation.of_plan(plan, located, parsed_by)
+
+
+def _compiled(
+    written: Written, params: Mapping[str, Any] | None, settings: Settings
+) -> tuple[JobSpec | None, Plan | None, list[SpecProblem]]:
+    """Return the job and the plan of a spec, as far as it is right, and its problems."""
+    job = None
     try:
         job = JobSpec.from_written(written, params, scheduled=True)
         job.check_zone(settings.time_zone)
-        plan = compile_to_store(job).plan
+        return job, compile_to_store(job).plan, []
     except SpecError as error:
-        problems += error.problems
-    groups = dict(enumerate(job.groups)) if job else groups_of(written)
-    code = CodeOfSteps({}, (), {})
-    if imports:
-        code = code_problems(groups, written, settings.step_modules)
-    by, wrong, doubtful = statement_problems(groups, written, settings.spark_conf)
-    reported = {
-        problem.loc for problem in problems
-    }  # the first problem of a place is the nearest to its cause
-    problems += [problem for problem in (*code.problems, *wrong) if problem.loc not in reported]
-    unknown = _unknown_tables(job, settings, code.writes) if job else []
-    steps = {problem.loc[:4] for problem in problems}
-    problems += [
-        table.problem for table in unknown if table.is_sure and table.problem.loc[:4] not in steps
-    ]
-    warnings += [table.problem for table in unknown if not table.is_sure]
-    if problems or job is None or plan is None:
-        raise SpecError([written.located(problem) for problem in problems])
-    warnings += [*doubts(job, code.takes), *doubtful]
-    located = sorted(
-        map(written.located, warnings), key=lambda problem: (problem.line or 0, problem.column or 0)
-    )
-    forks = [group.spec for group in plan.groups.values() if group.spec.for_each is not None]
-    dynamic = any(fork.fork_from is not None for fork in forks)
-    return plan, Validation(
-        ok=True,
-        name=job.name,
-        groups=len(plan.groups),
-        forks=len(forks),
-        members=None
-        if dynamic
-        else sum(plan.member_count(group, {}) or 0 for group in plan.groups),
-        steps=sum(len(group.spec.steps) for group in plan.groups.values()),
-        warnings=tuple(map(str, located)),
-        sql_parsed_by=by or None,
-    )
+        return job, None, list(error.problems)
+
+
+def _elsewhere(
+    reported: Iterable[SpecProblem], problems: Iterable[SpecProblem], depth: int | None = None
+) -> list[SpecProblem]:
+    """Return the ``problems`` at places without one: the first is the nearest to its cause.
+
+    Args:
+        depth: parts of a path that name a place; None: all.
+    """
+    places = {problem.loc[:depth] for problem in reported}
+    return [problem for problem in problems if problem.loc[:depth] not in places]
 
 
 def check_tables_by_code(job: JobSpec, settings: Settings) -> None:
@@ -121,7 +137,7 @@ def check_tables_by_code(job: JobSpec, settings: Settings) -> None:
     """
     unknown = _unknown_tables(job, settings)
     if unknown and not any(table.is_sure for table in unknown):
-        code = CodeOfSteps({}, (), {})
+        code = NO_CODE
         with suppress(BadRequest):
             values = {"params": dict(job.params)}
             code = code_problems(
