@@ -57,7 +57,7 @@ def check_table(
     what: str, table: Table, schema: str, mode: str, partition_by: Sequence[str]
 ) -> None:
     """Check that rows with ``schema`` fit the table. Raises: PublishFailed."""
-    odd = [*_unsupported(table, mode)]
+    odd = [*_unsupported_columns(table), *_unsupported_files(table, mode)]
     if odd:
         raise PublishFailed(
             TABLE_UNFIT,
@@ -67,7 +67,7 @@ def check_table(
     check_partition_columns(what, partition_columns(table.schema(), table.spec()), partition_by)
 
 
-def _unsupported(table: Table, mode: str) -> Iterator[str]:
+def _unsupported_columns(table: Table) -> Iterator[str]:
     """Yield the demands of a table on its writers that Unstuck does not meet."""
     if table.metadata.format_version > MAX_FORMAT_VERSION:
         yield f"format version {table.metadata.format_version}"
@@ -81,6 +81,10 @@ def _unsupported(table: Table, mode: str) -> Iterator[str]:
         ]
         if lacking:
             yield f"a name mapping without {', '.join(lacking)}"
+
+
+def _unsupported_files(table: Table, mode: str) -> Iterator[str]:
+    """Yield the properties of the files of a table with which ``mode`` cannot replace rows."""
     snapshot = table.current_snapshot()
     if mode == "append" or snapshot is None:
         return
