@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -55,6 +56,19 @@ def _listed(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         raise PydanticKnownError("tuple_type")
     return value
+
+
+def alternatives(names: Iterable[str]) -> str:
+    """Return names as text, such as "a, b or c"."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def check_choice(name: Any, names: Collection[str]) -> Any:
+    """Return ``name`` if it is one of ``names``, as a ``Literal`` does."""
+    if not isinstance(name, str) or name not in names:
+        raise PydanticKnownError("literal_error", {"expected": alternatives(names)})
+    return name
 
 
 T = TypeVar("T")

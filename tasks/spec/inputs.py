@@ -17,7 +17,8 @@ from pydantic import (
 )
 
 from unstuck.tasks.settings import plain_path, without_user
-from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Strict
+from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Strict, check_choice
+from unstuck.tasks.spec.streams.file_format import file_formats
 from unstuck.tasks.spec.streams.kafka_input import KAFKA, KafkaInput
 from unstuck.tasks.spec.streams.stream_columns import declared
 from unstuck.tasks.spec.streams.stream_options import check_columns, file_options
@@ -91,6 +92,13 @@ _UNFINISHED = (
     "*.swp",
     "*~",
 )
+
+
+ArrivedFormat = Annotated[
+    str,
+    Field(json_schema_extra=lambda schema: schema.update(enum=[*file_formats()])),
+    BeforeValidator(lambda name: check_choice(name, file_formats())),
+]
 _NamePattern = Annotated[str, Field(strict=True, min_length=1, max_length=255)]
 
 
@@ -108,9 +116,7 @@ class StreamInput(Strict):
             "*, may stand in it."
         ),
     )
-    format: Literal["json", "csv", "parquet", "orc", "text"] = Field(
-        description="The format of the files."
-    )
+    format: ArrivedFormat = Field(description="The format of the files.")
     columns: str = Field(
         alias="schema",
         strict=True,

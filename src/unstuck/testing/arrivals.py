@@ -17,6 +17,8 @@ from unstuck.tasks.spec.streams.stream_columns import declared
 from unstuck.tasks.spec.streams.stream_options import FILE_COLUMN, FileOptions, file_options
 from unstuck.testing.given_rows import frame_of
 
+_TEXT_FORMATS = ("csv", "json", "text")
+
 
 class ArrivalQueue:
     """Files that have arrived, and the folders of streams."""
@@ -133,6 +135,11 @@ def _in_format(stream: StreamInput, rows: list[Any]) -> bytes | str:
         (pq if stream.format == "parquet" else orc).write_table(table, out)
         return out.getvalue()
     options = file_options(stream.format, stream.options)
+    if stream.format not in _TEXT_FORMATS:
+        raise NotImplementedError(
+            f"arrive({stream.stream!r}): rows cannot be written as {stream.format}; give the bytes "
+            "of a file"
+        )
     if stream.format == "csv" and not all(isinstance(row, str) for row in rows):
         return _csv(stream, options, rows)
     if stream.format == "text":

@@ -7,34 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from unstuck.tasks.spec.schemas import Fields
+from unstuck.tasks.spec.streams.file_format import file_format
 from unstuck.tasks.time_zone import checked_zone
 
-_BY_FORMAT = {
-    "csv": {
-        "header",
-        "sep",
-        "delimiter",
-        "quote",
-        "escape",
-        "nullvalue",
-        "encoding",
-        "charset",
-        "timezone",
-    }
-    | {"decimal", "thousands"},
-    "json": {"multiline", "encoding", "charset", "timezone"},
-    "text": {"encoding", "charset"},
-    "parquet": set(),
-    "orc": set(),
-}
-# The endings of the names of files, by their format; one of a compression may follow.
-ENDINGS = {
-    "csv": ("csv", "tsv"),
-    "json": ("json", "jsonl", "ndjson"),
-    "text": ("txt", "text", "log"),
-    "parquet": ("parquet", "parq", "pq"),
-    "orc": ("orc",),
-}
 PACKED = {
     ".gz": "gzip",
     ".bz2": "bz2",
@@ -47,8 +22,6 @@ _INSTEAD = {
     "maxfilespertrigger": "say max_files_per_run: beside options:",
     "maxbytespertrigger": "say max_bytes_per_run: beside options:",
 }
-# Spark's reader has these as well. They say what holds here anyway.
-_ALWAYS = {("csv", "multiline", "true"), ("csv", "mode", "failfast"), ("json", "mode", "failfast")}
 FILE_COLUMN = "_file"  # the path of the file, unless the files have such a column
 _ESCAPES = {r"\t": "\t", r"\\": "\\", r"\0": "\0"}
 
@@ -107,12 +80,13 @@ def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
 
 def _normalized(format: str, options: Mapping[str, str]) -> dict[str, str]:
     """Return ``options`` by the names that are read. Raises: ValueError: one is not known."""
+    kind = file_format(format)
     normalized = {
         name.lower(): value
         for name, value in options.items()
-        if (format, name.lower(), value.lower()) not in _ALWAYS
+        if (name.lower(), value.lower()) not in kind.fixed_options
     }
-    allowed = _BY_FORMAT[format]
+    allowed = {*kind.options}
     for unknown in sorted(normalized.keys() - allowed):
         choices = f"there are: {', '.join(sorted(allowed)) or 'none'}"
         raise ValueError(
@@ -132,13 +106,7 @@ def check_columns(format: str, columns: Fields) -> None:
         raise ValueError(
             f"the schema wants a column beside {FILE_COLUMN}, which is the path of the file"
         )
-    if format == "text" and [*types.values()] != ["string"]:
-        raise ValueError("a file of text has one column, of the type STRING")
-    nested = [name for name, kind in types.items() if not isinstance(kind, str)]
-    if format == "csv" and nested:
-        raise ValueError(
-            f"a file of CSV holds no lists, maps and structs, as the column {nested[0]} is to be"
-        )
+    file_format(format).check_columns(types)
 
 
 def _flag(options: Mapping[str, str], name: str) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
-from pydantic_core import PydanticKnownError
+from pydantic import BeforeValidator, Field
 
 from unstuck.tasks.errors import WarehouseNewer
+from unstuck.tasks.spec.fields import alternatives, check_choice
 from unstuck.tasks.spec.table_formats.delta import DeltaFormat
 from unstuck.tasks.spec.table_formats.iceberg import IcebergFormat
 from unstuck.tasks.spec.table_formats.table_format import TableFormat
@@ -35,21 +35,12 @@ def table_title(name: str, table: str) -> str:
 
 def formats_with(mode: str) -> str:
     """Return the names of the formats that support ``mode``, as alternatives."""
-    return _alternatives(name for name, kind in TABLE_FORMATS.items() if mode in kind.modes)
-
-
-def _alternatives(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
-
-
-def _known(name: str) -> str:
-    if name not in _NAMES:
-        raise PydanticKnownError("literal_error", {"expected": _alternatives(_NAMES)})
-    return name
+    return alternatives(name for name, kind in TABLE_FORMATS.items() if mode in kind.modes)
 
 
 OutputFormat = Annotated[
-    str, Field(strict=True, json_schema_extra={"enum": [*_NAMES]}), AfterValidator(_known)
+    str,
+    Field(json_schema_extra={"enum": [*_NAMES]}),
+    BeforeValidator(lambda name: check_choice(name, _NAMES)),
 ]
 """The value of ``format:`` of an output: `PARQUET` or the name of a table format."""

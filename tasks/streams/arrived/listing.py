@@ -12,7 +12,8 @@ from fnmatch import translate
 from unstuck.tasks.errors import FileChanged, FileNameInvalid, SourceUnavailable
 from unstuck.tasks.formats.arrived import ArrivedFile, content_of, shown_path, size_of
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.spec.streams.stream_options import ENDINGS, NOT_UNPACKED, PACKED
+from unstuck.tasks.spec.streams.file_format import file_format
+from unstuck.tasks.spec.streams.stream_options import NOT_UNPACKED, PACKED
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
 _PATTERN = re.compile(r"[*?\[{]")
@@ -218,7 +219,8 @@ def _compiled(*patterns: str) -> re.Pattern[str]:
 def _endings(format: str) -> re.Pattern[str]:
     """The names of files of a format, whatever the case of their endings."""
     packed = "|".join(map(re.escape, (*PACKED, *NOT_UNPACKED)))
-    return re.compile(rf"(?is:.*\.(?:{'|'.join(ENDINGS[format])})(?:{packed})?)\Z")
+    endings = "|".join(map(re.escape, file_format(format).endings))
+    return re.compile(rf"(?is:.*\.(?:{endings})(?:{packed})?)\Z")
 
 
 def some_names(paths: Sequence[str]) -> str:

@@ -67,7 +67,7 @@ def plan_of(text: str) -> GroupPlan:
         ({"stream": "s3://key:secret@bucket/events"}, "stream: "),
         (
             {"format": "jsn"},
-            "format: expected json, csv, parquet, orc or text, not 'jsn'; did you mean 'json'?",
+            "format: expected csv, json, orc, parquet or text, not 'jsn'; did you mean 'json'?",
         ),
         (
             {"schema": "id"},
@@ -92,7 +92,7 @@ def plan_of(text: str) -> GroupPlan:
         ({"generation": 0}, "generation: expected 1 or more, not the number 0"),
         ({"generaton": 2}, "generaton: unknown field 'generaton'; did you mean 'generation'?"),
         ({"dataset": "flights"}, "dataset: unknown field 'dataset'"),
-        ({"format": None}, "format: expected json, csv, parquet, orc or text"),
+        ({"format": None}, "format: expected csv, json, orc, parquet or text"),
     ],
 )
 def test_a_wrong_stream_is_named_with_what_was_expected(
