@@ -1,4 +1,4 @@
-"""DuckDB with its extensions for Delta tables and S3, in an environment of its own, which the first
+"""DuckDB with its extensions for Delta and Iceberg tables and S3, in an environment of its own, which the first
 use installs.
 """
 
@@ -21,7 +21,7 @@ import duckdb
 
 # The packages ship the extensions without DuckDB's signature of its own download.
 duck = duckdb.connect(config={"allow_unsigned_extensions": "true", "autoinstall_known_extensions": "false"})
-for name in ("httpfs", "delta"):
+for name in ("httpfs", "delta", "avro", "iceberg"):
     folder = os.path.dirname(importlib.import_module(f"duckdb_extension_{name}").__file__)
     duck.execute(f"LOAD '{glob.glob(folder + '/extensions/*/*')[0]}'")
 if endpoint := os.environ.get("AWS_ENDPOINT_URL"):

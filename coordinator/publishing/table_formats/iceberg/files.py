@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -120,7 +121,7 @@ class AddedFiles:
         location = self.location_of(staged.path)
         if is_local(location):
             place_file(files, staged.path, plain_path(location))
-        else:
+        elif not self._has(location, staged.bytes):
             with self._table.io.new_output(location).create(overwrite=True) as output:
                 output.write(files.read(staged.path))
         files.answered()
@@ -128,9 +129,17 @@ class AddedFiles:
             footer = pq.read_metadata(source)
         return self._data_file(location, footer, staged.bytes, staged.partition)
 
-    def write(self, path: str, rows: Any, partition: Partition) -> IcebergFile:
-        """Write an Arrow table as the file ``path`` of this commit."""
-        location = self.location_of(path)
+    def _has(self, location: str, size: int) -> bool:
+        stored = self._table.io.new_input(location)
+        return stored.exists() and len(stored) == size
+
+    def write(self, rows: Any, partition: Partition) -> IcebergFile:
+        """Write an Arrow table as a file.
+
+        Each try has a path of its own: two publishers of one entry may write different bytes, and
+        the first may have committed its file already.
+        """
+        location = self.location_of(uuid.uuid4().hex)
         output = self._table.io.new_output(location)
         with output.create(overwrite=True) as stream:
             pq.write_table(rows, stream)

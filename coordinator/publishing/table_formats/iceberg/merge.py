@@ -95,7 +95,7 @@ def merged(
         exchange.removed.append(task.file)
         if len(kept):
             partition = partition_of(table.metadata, task.file)
-            exchange.added.append(target.write(task.file.file_path, kept, partition))
+            exchange.added.append(target.write(kept, partition))
     return exchange
 
 

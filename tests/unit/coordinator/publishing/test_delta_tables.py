@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import uuid
 from dataclasses import replace
@@ -141,4 +142,15 @@ def test_a_table_that_is_away_is_tried_again_and_the_error_says_which(lake: Delt
     Path(lake.path).unlink()
     shutil.move(away, lake.path)
     assert publish(request).version == 2
+    assert lake.ids == [1, 2]
+
+
+def test_a_log_entry_that_names_no_format_is_of_a_delta_table(lake: DeltaLake) -> None:
+    lake.publish("one", lake.spec("append"), [row(1)])
+    entry = Path(lake.root, "_log", f"{1:012d}.json")
+    stored = json.loads(entry.read_text())
+    assert stored["tables"]["flights"].pop("format") == "delta"
+    entry.write_text(json.dumps(stored))
+
+    assert lake.publish("two", lake.spec("append"), [row(2)]).version == 2
     assert lake.ids == [1, 2]

@@ -18,6 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import DateType, ListType, LongType, NestedField, StringType
 
+from tests.support.duckdb_extensions import query
 from tests.support.failpoints import armed
 from tests.support.network.rest_catalog import rest_catalog
 from tests.support.tables.delta_lake import DeltaLake
@@ -316,3 +317,51 @@ def test_a_dataset_changes_its_format_only_by_replace(lake: IcebergLake, tmp_pat
     assert failed.code == "FORMAT_MISMATCH"
     lake.publish("three", lake.spec("replace"), [row(3)])
     assert (delta.ids, lake.ids) == ([1], [3])
+
+
+@pytest.mark.long
+def test_duckdb_with_its_extension_reads_what_every_mode_wrote(lake: IcebergLake) -> None:
+    """It finds the columns of our files by their names, and those of other writers by their ids."""
+    by_day = lake.spec("partition_overwrite", partition_by=("day",))
+    lake.publish("one", by_day, [row(1, ONE), row(2, TWO)])
+    lake.publish("two", by_day, [row(3, ONE)])
+    merge = lake.spec("merge", keys=("id",), partition_by=("day",))
+    lake.publish("three", merge, [row(2, TWO, "merged"), row(4, TWO)])
+    lake.write([row(5)])
+
+    columns = ", ".join(COLUMNS)
+    scan = f"SELECT {columns} FROM iceberg_scan('{lake.table.metadata_location}') ORDER BY id"
+    rows = query(scan.replace("file://", ""), {})
+    assert [(line[0], line[2]) for line in rows] == [
+        (2, "merged"),
+        (3, "UA"),
+        (4, "UA"),
+        (5, "UA"),
+    ]
+
+
+def test_a_publisher_that_comes_late_touches_no_file_of_the_commit(lake: IcebergLake) -> None:
+    """Both read the table before the entry was written into it."""
+    merge = lake.spec("merge", keys=("id",))
+    lake.publish("one", merge, [row(1), row(2)])
+    request = lake.stage("two", merge, [row(2, TWO), row(3)])
+    committed: dict[str, os.stat_result] = {}
+
+    def another_is_first(point: Point, job: str) -> None:
+        if point is Point.BEFORE_TABLE and not committed:
+            with armed(lambda point, job: None):
+                publish(request)
+            committed.update(data_files(lake))
+
+    with armed(another_is_first):
+        publish(request)
+    assert len(committed) == 2
+    assert {path: about.st_mtime_ns for path, about in data_files(lake).items()} == {
+        path: about.st_mtime_ns for path, about in committed.items()
+    }
+    assert (lake.ids, lake.commits) == ([1, 2, 3], 2)
+
+
+def data_files(lake: IcebergLake) -> dict[str, os.stat_result]:
+    paths = [task.file.file_path for task in lake.table.scan().plan_files()]
+    return {path: os.stat(path.removeprefix("file://")) for path in paths}
