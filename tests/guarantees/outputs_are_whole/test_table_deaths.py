@@ -1,8 +1,9 @@
-"""Processes are killed at every failpoint from the first staged byte to FINISHED, while Delta
-tables are written.
+"""Processes are killed at every failpoint from the first staged byte to FINISHED, while Delta and
+Iceberg tables are written.
 
-One job writes a table in each mode. A reader of each table polls all the while, on local disk and
-on S3: it has the version before or the new one, and the new one once the job is FINISHED.
+One job writes a table of each format in each mode. A reader of each table polls all the while, on
+local disk and on S3: it has the version before or the new one, and the new one once the job is
+FINISHED.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import Catalog, load_catalog
 
 from tests.guarantees.nothing_is_forgotten.test_process_deaths import SOON, Case, Place
 from tests.support import fleet
@@ -23,6 +24,7 @@ from tests.support.looks import Looks, readers
 from tests.support.network.s3_server import SeaweedFS
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
+from tests.support.tables.tables_read import DeltaRead, IcebergRead, TableRead
 from unstuck import Client, Settings, Status
 from unstuck.tasks.failpoints import Point
 
@@ -47,8 +49,8 @@ NEW: dict[str, Rows] = {
 class Reader:
     """One reader of one table."""
 
-    name: str
-    table: DeltaTable
+    mode: str
+    table: TableRead
     looks: Looks = field(default_factory=Looks)
     found: tuple[int, Rows] = (-1, ())  # the version and the rows that it read last
     ended: float = 0.0  # when it had first seen the job FINISHED
@@ -60,14 +62,14 @@ class Reader:
         """
         finished = place.store.hget(fleet.KEYS.of(job).job, "status") == Status.FINISHED
         before = self.found
-        self.table.update_incremental()
-        if self.table.version() != before[0] or len(self.looks) % 10 == 0:
-            rows = self.table.to_pyarrow_table().to_pylist()
-            self.found = self.table.version(), sorted((row["n"], row["made_by"]) for row in rows)
-        new = (1, NEW[self.name])
+        version = self.table.refresh()
+        if version != before[0] or len(self.looks) % 10 == 0:
+            rows = self.table.rows()
+            self.found = version, sorted((row["n"], row["made_by"]) for row in rows)
+        new = (1, NEW[self.mode])
         if self.found != new and (finished or before == new or self.found != (0, OLD)):
             self.wrong.append(
-                f"{self.name} of a job that is {'' if finished else 'not '}FINISHED: {self.found}"
+                f"{self.table.output} of a job that is {'' if finished else 'not '}FINISHED: {self.found}"
             )
         self.looks.note()
         if finished and not self.ended:
@@ -84,7 +86,9 @@ class TableCase(Case):
         return self.uri
 
 
-def case_of(place: Place, base: str, storage_options: dict[str, str], point: Point) -> TableCase:
+def case_of(
+    place: Place, base: str, storage_options: dict[str, str], catalog: Catalog, point: Point
+) -> TableCase:
     """Make the tables, submit a job that writes them, and order the death."""
     place.coordinators.kill()  # one that lives could pass the point before it is armed
     made = TableCase("", place.home, uri=f"{base}/warehouse-{point}")
@@ -92,16 +96,20 @@ def case_of(place: Place, base: str, storage_options: dict[str, str], point: Poi
         {"n": pa.array([n for n, _ in OLD], pa.int64()), "made_by": [by for _, by in OLD]}
     )
     outputs = {}
-    for name, mode in MODES.items():
-        path = f"{base}/{point}/{name}"
-        write_deltalake(
-            path, rows, partition_by=mode.get("partition_by"), storage_options=storage_options
+    for mode, output in MODES.items():
+        by = output.get("partition_by", ())
+        tables = (
+            DeltaRead(f"{base}/{point}/{mode}", rows, by, storage_options),
+            IcebergRead(catalog, f"ice.{point}.{mode}", rows, by),
         )
-        made.tables[name] = Reader(name, DeltaTable(path, storage_options=storage_options))
-        outputs[name] = {"format": "delta", "path": path, **mode}
-    step = {"python": "fleet_steps:rows_of_tables", "params": {"names": [*MODES], "made_by": "new"}}
+        for table in tables:
+            name = f"{mode}_{table.output['format']}"
+            made.tables[name] = Reader(mode, table)
+            outputs[name] = {**table.output, **output}
+    params = {"names": [*outputs], "made_by": "new"}
+    step = {"python": "fleet_steps:rows_of_tables", "params": params}
     groups = [{"name": "make", "spark": False, "steps": [step]}]
-    spec = {"name": "tables", "outputs": outputs, "publish": [*MODES], "groups": groups}
+    spec = {"name": "tables", "outputs": outputs, "publish": [*outputs], "groups": groups}
     settings = Settings(redis_url=place.server.url, warehouse=made.warehouse)
     made.job = Client(settings, redis_client=place.store).submit(spec).id
     made.orders = [order(place.arms, point, Effect.KILL, made.job)]
@@ -121,7 +129,7 @@ def play(place: Place, case: TableCase) -> None:
 def deaths(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Place, dict[Point, TableCase]]]:
-    home = tmp_path_factory.mktemp("delta")
+    home = tmp_path_factory.mktemp("tables")
     (home / "arms").mkdir()
     base, storage_options = str(home / "tables"), dict[str, str]()
     if request.param == "on S3":
@@ -129,6 +137,18 @@ def deaths(
         base, storage_options = store.make_bucket(), store.environ
     server = RedisServer(home)
     server.start()
+    settings = {
+        "type": "sql",
+        "uri": f"sqlite:///{home}/catalog.db",
+        "warehouse": f"{base}/iceberg" if "://" in base else f"file://{base}/iceberg",
+        **iceberg_storage(storage_options),
+    }
+    catalog = load_catalog("ice", **settings)
+    delta_options = storage_options
+    storage_options = storage_options | {
+        f"PYICEBERG_CATALOG__ICE__{name.upper().replace('.', '__').replace('-', '_')}": value
+        for name, value in settings.items()
+    }
     environ = {**SOON, "UNSTUCK_REDIS_URL": server.url, **arming(home / "arms"), **storage_options}
     try:
         with (
@@ -141,11 +161,23 @@ def deaths(
             place = Place(server, worker, coordinators, home, environ)
             cases: dict[Point, TableCase] = {}
             for point in POINTS:  # one at a time, so that each is read often
-                cases[point] = case_of(place, base, storage_options, point)
+                cases[point] = case_of(place, base, delta_options, catalog, point)
                 play(place, cases[point])
             yield place, cases
     finally:
+        catalog.close()
         server.stop()
+
+
+def iceberg_storage(storage_options: dict[str, str]) -> dict[str, str]:
+    """Return the options of an object store by the names of pyiceberg."""
+    names = {
+        "AWS_ENDPOINT_URL": "s3.endpoint",
+        "AWS_ACCESS_KEY_ID": "s3.access-key-id",
+        "AWS_SECRET_ACCESS_KEY": "s3.secret-access-key",
+        "AWS_REGION": "s3.region",
+    }
+    return {names[name]: value for name, value in storage_options.items() if name in names}
 
 
 @pytest.mark.claim(
@@ -163,6 +195,5 @@ def test_a_process_killed_anywhere_leaves_each_table_before_or_after_one_whole_c
     assert place.status(case) is Status.FINISHED
     for name, table in case.tables.items():
         assert not table.wrong, table.wrong[0]
-        table.table.update_incremental()
-        assert (table.table.version(), table.found) == (1, (1, NEW[name]))
+        assert (table.table.refresh(), table.found) == (1, (1, NEW[table.mode])), name
     assert case.entries() == ["package"]
