@@ -461,12 +461,12 @@ _GOES_ON = (_W.WAITING, _W.RUNNING, _W.RETRYING)
 _OPEN = tuple(status for status in ScheduleStatus if not status.terminal)
 # From each of these, to which, and why. A later row says more about a move of an earlier one.
 _MOVES: tuple[tuple[Collection[ScheduleStatus], Collection[ScheduleStatus], str], ...] = (
-    ((_W.WAITING,), (_W.RUNNING,), "a tick has come, or a person asked for a run"),
-    ((_W.RUNNING,), (_W.WAITING,), "its run has ended well, or a person ended it"),
+    ((_W.WAITING,), (_W.RUNNING,), "a tick has come, or a user requested a run"),
+    ((_W.RUNNING,), (_W.WAITING,), "its run has ended well, or a user ended it"),
     (
         (_W.WAITING, _W.RUNNING),
         (_W.RETRYING,),
-        "its run failed, or could not be submitted, and another try may mend it",
+        "its run failed, or could not be submitted, and a retry may help",
     ),
     (
         (_W.RETRYING,),
@@ -476,13 +476,13 @@ _MOVES: tuple[tuple[Collection[ScheduleStatus], Collection[ScheduleStatus], str]
     (
         (_W.RETRYING,),
         (_W.WAITING,),
-        "a run has ended well or was submitted after all, or a person canceled the retry",
+        "a run has ended well or was submitted after all, or a user canceled the retry",
     ),
-    (_GOES_ON, (_W.HALTED,), "no further try can mend the failure, or none is left"),
-    ((_W.HALTED,), _GOES_ON, "the user resumed it, asked for a run, or set it again"),
-    ((*_GOES_ON, _W.HALTED), (_W.PAUSED,), "the user paused it; a run that goes on may end"),
+    (_GOES_ON, (_W.HALTED,), "a retry would not help, or none is left"),
+    ((_W.HALTED,), _GOES_ON, "the user resumed it, requested a run, or set it again"),
+    ((*_GOES_ON, _W.HALTED), (_W.PAUSED,), "the user paused it; an active run may end"),
     ((_W.PAUSED,), (*_GOES_ON, _W.HALTED), "the user resumed it"),
-    (_OPEN, (_W.STOPPED,), "the user stopped it; a run that goes on may end"),
+    (_OPEN, (_W.STOPPED,), "the user stopped it; an active run may end"),
     (_GOES_ON, (_W.FINISHED,), "no tick is left: `until` has come"),
 )
 SCHEDULE_MOVES = {

@@ -153,7 +153,7 @@ GROUP_MOVES: dict[tuple[GroupState, GroupState], str] = {
     (
         _S.WAITING,
         _S.FAILED,
-    ): "a quorum that can no longer be reached, or a dynamic fork whose source nobody made",
+    ): "a quorum that can no longer be reached, or a dynamic fork whose source was not made",
     (
         _S.WAITING,
         _S.SKIPPED,
@@ -161,7 +161,7 @@ GROUP_MOVES: dict[tuple[GroupState, GroupState], str] = {
     (_S.WAITING, _S.CANCELED): _ENDED,
     (_S.QUEUED, _S.RUNNING): "an attempt was claimed",
     (_S.QUEUED, _S.WAITING): "a pause takes an unclaimed offer back",
-    (_S.QUEUED, _S.FAILED): "nobody claimed it within its `queue_timeout`",
+    (_S.QUEUED, _S.FAILED): "no runner claimed it within its `queue_timeout`",
     (_S.QUEUED, _S.CANCELED): "as from WAITING",
     (_S.RUNNING, _S.SUCCEEDED): "the outcome says so",
     (
@@ -175,7 +175,7 @@ GROUP_MOVES: dict[tuple[GroupState, GroupState], str] = {
     (
         _S.RUNNING,
         _S.CANCELING,
-    ): "the user cancels; the runner is told at once, and again at its next renewal",
+    ): "the user cancels; the runner gets the order at once, and again at its next renewal",
     (
         _S.RUNNING,
         _S.CANCELED,
@@ -185,8 +185,7 @@ GROUP_MOVES: dict[tuple[GroupState, GroupState], str] = {
     (
         _S.CANCELING,
         _S.CANCELED,
-    ): "the attempt has ended, in whatever way but success; or nobody confirmed it until the "
-    "deadline",
+    ): "the attempt has ended without success; or no runner confirmed the end until the deadline",
     (_S.CANCELING, _S.SUCCEEDED): "it was done before it heard",
 }
 
@@ -202,7 +201,9 @@ GROUP_MOVES_REQUESTED: dict[tuple[GroupState, GroupState], str] = {
 _P = Phase
 _TROUBLE = "the warehouse brought an error, or gave no sign of life for too long"
 _WAITED = "its wait is over"
-_USER_ENDED = "the user stopped or canceled the job; the log is asked whether its package stands"
+_USER_ENDED = (
+    "the user stopped or canceled the job; the log decides whether its package is published"
+)
 PHASE_MOVES: dict[tuple[Phase, Phase], str] = {
     (_P.NONE, _P.PUBLISHING): "all groups are done",
     (_P.PUBLISHING, _P.RETRYING): _TROUBLE,
@@ -220,7 +221,7 @@ PHASE_MOVES: dict[tuple[Phase, Phase], str] = {
 _OPEN = tuple(status for status in Status if not status.terminal)
 _GOES_ON = (_J.PENDING, _J.RUNNING, _J.RETRYING)
 _FAILED = (
-    "a group failed for good and nothing after it can live with that; or the package "
+    "a group failed for good and no group after it accepts that; or the package "
     "can never be published; or the job's `timeout` is over"
 )
 # From each of these states, to which, and why. A later row says more about a move of an earlier
@@ -252,7 +253,7 @@ _JOB_MOVES: tuple[tuple[Collection[Status], Collection[Status], str], ...] = (
     (
         {*_OPEN} - {_J.CANCELING},
         (_J.CANCELING,),
-        "the user canceled it; running attempts are told to end",
+        "the user canceled it; running attempts get the order to end",
     ),
     ({*_OPEN} - {_J.CANCELING}, (_J.STOPPED,), "the user stopped it, and nothing was running"),
     (_OPEN, (_J.CANCELED,), "the user canceled it and nothing was running; or by force"),
