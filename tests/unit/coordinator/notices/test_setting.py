@@ -151,7 +151,7 @@ def test_nothing_that_is_printed_of_the_setting_holds_a_secret() -> None:
         ),
         pytest.param(
             '{"allow": [], "targets": {"ops": {"apprise": "json://h"}}}',
-            "allow: cannot hold for it",
+            "allow: cannot restrict it",
             marks=IMPORTS_APPRISE,
         ),
         ("targets: [", "not readable as YAML"),
