@@ -442,19 +442,23 @@ def show_answers(
     """
     if as_json:
         emit(answers)
-    for document in answers if not as_json else ():
-        bad = document.answer in BAD
-        if bad or not filtered:
-            (stderr if bad else stdout).print(document.text, soft_wrap=True)
-    counts = Counter(document.answer for document in answers)
+    else:
+        _print_texts(answers, failures_only=filtered)
+    counts = Counter(each.answer for each in answers)
     if filtered or len(answers) > 1:
         counted = [
-            *(f"{counts[answer]:,} {name}" for answer, name in COUNTED.items() if counts[answer]),
-            more,
+            f"{counts[answer]:,} {name}" for answer, name in COUNTED.items() if counts[answer]
         ]
-        for_people(as_json).print(
-            f"{word}: {', '.join(filter(None, counted)) or none}", soft_wrap=True
-        )
+        summary = ", ".join(filter(None, [*counted, more])) or none
+        for_people(as_json).print(f"{word}: {summary}", soft_wrap=True)
     for answer, code in BAD.items():
         if counts[answer]:
             raise typer.Exit(code)
+
+
+def _print_texts(answers: Sequence[CommandAnswer], *, failures_only: bool) -> None:
+    for each in answers:
+        if each.answer in BAD:
+            stderr.print(each.text, soft_wrap=True)
+        elif not failures_only:
+            stdout.print(each.text, soft_wrap=True)

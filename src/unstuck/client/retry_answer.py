@@ -12,6 +12,7 @@ from unstuck.coordinator.errors import Refused, WarehouseSilent
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.problems import listed
 from unstuck.read_model.command_result import CommandResult
+from unstuck.read_model.group import GroupInfo
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.errors import WarehouseMismatch
 
@@ -42,21 +43,11 @@ def retry_job(client: Client, job: str, arguments: Mapping[str, Any]) -> Command
 
 
 def _taken_over(client: Client, before: str, new: JobInfo) -> str:
-    """The forecast for the work of a job that is retried, before a runner has looked at it."""
-    done = [
-        group.name
-        for group in client.show(before).groups
-        if group.members and all(each.state is GroupState.SUCCEEDED for each in group.members)
-    ]
-    old, groups = (
-        {group["name"]: group for group in job["groups"]}
-        for job in map(client.written, (before, new.id))
-    )
-    kept = [
-        name
-        for name in done
-        if name not in new.reruns and name in groups and work_of(old[name]) == work_of(groups[name])
-    ]
+    """Forecast which work of a retried job is taken over, before a runner has looked at it."""
+    old, groups = _works(client, before), _works(client, new.id)
+    done = {group.name for group in client.show(before).groups if _succeeded(group)}
+    same = {name for name, work in groups.items() if old.get(name) == work}
+    kept = [name for name in old if name in (done & same) - {*new.reruns}]
     runs = [name for name in groups if name not in kept]
     message = f"It runs {listed(runs)}" if runs else "All groups had finished"
     if kept:
@@ -66,3 +57,13 @@ def _taken_over(client: Client, before: str, new: JobInfo) -> str:
         f"{message}. `unstuck show {new.id}` says of each group whether its work was taken over, "
         f"and why not; `unstuck watch {new.id}` follows it"
     )
+
+
+def _works(client: Client, job: str) -> dict[str, Any]:
+    """Return the work of each group in the spec of a job."""
+    return {group["name"]: work_of(group) for group in client.written(job)["groups"]}
+
+
+def _succeeded(group: GroupInfo) -> bool:
+    states = {member.state for member in group.members}
+    return states == {GroupState.SUCCEEDED}

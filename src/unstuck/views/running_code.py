@@ -4,7 +4,7 @@ keeps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from unstuck.coordinator.explain.explanation import Unlike
 from unstuck.coordinator.model.state import JobState
@@ -59,35 +59,43 @@ def different_code_for(state: JobState, runners: Iterable[RunnerInfo]) -> str:
 def unlike_runners(
     bound: Mapping[str, str], runners: Iterable[RunnerInfo]
 ) -> dict[tuple[str, bool], Unlike]:
-    """By queue, and whether the group runs on Spark: the runners that listen there and may not take
-    it.
+    """Return the runners that listen on a queue and must not take a job.
 
-    A job keeps to the Spark and the Python of its first claim. ``bound``: those versions, by name.
-    A worker may run no Spark.
+    A job keeps to the Spark and the Python of its first claim. A worker may run no Spark.
+
+    Args:
+        bound: those versions, by name.
+
+    Returns: by queue, and by whether the group runs on Spark.
     """
-    unlike: dict[tuple[str, bool], Unlike] = {}
     heard = [runner for runner in runners if not runner.silent]
+    unlike: dict[tuple[str, bool], Unlike] = {}
     for queue in {queue for runner in heard for queue in runner.queues}:
         listening = [runner for runner in heard if queue in runner.queues]
         for spark in (False, True):
-            began = {name: version for name, version in bound.items() if spark or name == "python"}
-            odd = {  # → whether it runs no Spark
-                f"{runner.host}:{runner.pid} ({_runs(runner.runs_on)})": runner.runs_on.spark
-                == NO_SPARK
-                for runner in listening
-                if not runner.runs_on.may_run({"spark": "", **began} if spark else began)
-            }
-            if odd:
-                why = ["the group runs on Spark"] if any(odd.values()) else []
-                why += (
-                    []
-                    if all(odd.values())
-                    else [f"the job began on {in_words(began)} and keeps to it"]
-                )
-                text = f"{', and '.join(why)}; it may not be taken by {some(list(odd))}"
-                nobody = len(odd) == len(listening)
-                unlike[queue, spark] = Unlike(text, nobody=nobody, no_spark=all(odd.values()))
+            if (kind := _unlike(bound, listening, spark)) is not None:
+                unlike[queue, spark] = kind
     return unlike
+
+
+def _unlike(
+    bound: Mapping[str, str], listening: Sequence[RunnerInfo], spark: bool
+) -> Unlike | None:
+    """Return those of ``listening`` that must not take a group; None if all may."""
+    began = dict(bound) if spark else {n: bound[n] for n in ("python",) if n in bound}
+    needed = {"spark": "", **began} if spark else began
+    odd = [runner for runner in listening if not runner.runs_on.may_run(needed)]
+    if not odd:
+        return None
+    sparkless = [runner for runner in odd if runner.runs_on.spark == NO_SPARK]
+    reasons = []
+    if sparkless:
+        reasons.append("the group runs on Spark")
+    if len(sparkless) < len(odd):
+        reasons.append(f"the job began on {in_words(began)} and keeps to it")
+    names = [f"{runner.host}:{runner.pid} ({_runs(runner.runs_on)})" for runner in odd]
+    text = f"{', and '.join(reasons)}; it may not be taken by {some(names)}"
+    return Unlike(text, nobody=odd == list(listening), no_spark=sparkless == odd)
 
 
 def _runs(on: RunsOn) -> str:

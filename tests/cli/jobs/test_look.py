@@ -786,7 +786,7 @@ def test_the_sources_of_a_dataset_are_the_files_of_its_stream_and_one_can_be_ski
         "path": str(landing / "b.json"),
         "version": 4,
         "new": True,
-        "dataset": "monthly",
+        "target": "monthly",
     }
     assert "nothing to skip" in cli("stream", "skip", "monthly", "b.json").stdout
     out = cli("datasets", "monthly", "--sources", COLUMNS="300").stdout

@@ -90,32 +90,39 @@ def _is_fork(group: GroupInfo) -> bool:
     return group.forked and not any(member.id == group.name for member in group.members)
 
 
+# A fork is in the first of these states that a member is in.
+_STATE_OF_FORK = (GroupState.FAILED, *ACTIVE, GroupState.CANCELED)
+
+
 def _fork_line(view: JobInfo, group: GroupInfo, at: float) -> Line:
     if not group.expanded:
         shown = one_line(view.why_line(group.name, at))
         return Line(group.name, GroupState.WAITING, shown or "its members are not known yet")
     counts = {GroupState(state): n for state, n in group.states.items() if n}
     over = sum(n for state, n in counts.items() if state.terminal) == group.total
-    order = (GroupState.FAILED, *ACTIVE, GroupState.CANCELED, GroupState.SKIPPED)
-    ended = GroupState.SUCCEEDED if over else GroupState.WAITING
-    state = next((s for s in order if counts.get(s) and s is not GroupState.SKIPPED), ended)
-    counted = [f"{counts[state]} {state.lower()}" for state in order if counts.get(state)]
-    # Active members have lines of their own; the line of the fork is about the others.
-    idle = not any(counts.get(state) for state in _SHOWN)
-    detail = _joined(
-        ", ".join(counted),
-        one_line(view.why_group(group, at) if idle else view.why_line(group.name, at)),
-    )
-    starts = [m.started_at for m in group.members if m.started_at]
-    end = max((m.since for m in group.members), default=at) if over else at
+    otherwise = GroupState.SUCCEEDED if over else GroupState.WAITING
+    counted = [state for state in (*_STATE_OF_FORK, GroupState.SKIPPED) if state in counts]
+    # Active members have lines of their own; the line of the fork explains the others.
+    active = any(state in counts for state in _SHOWN)
+    waits = view.why_line(group.name, at) if active else view.why_group(group, at)
+    numbers = ", ".join(f"{counts[state]} {state.lower()}" for state in counted)
     return Line(
         group.name,
-        state,
-        _joined(detail, *_made(group.members)),
+        next((state for state in _STATE_OF_FORK if state in counts), otherwise),
+        _joined(numbers, one_line(waits), *_made(group.members)),
         group.done,
         group.total,
-        max(0.0, end - min(starts)) if starts else None,
+        _elapsed_of_fork(group, at, over),
     )
+
+
+def _elapsed_of_fork(group: GroupInfo, at: float, over: bool) -> float | None:
+    """Return the seconds from the first start of a member to its last end, or to ``at``."""
+    starts = [member.started_at for member in group.members if member.started_at]
+    if not starts:
+        return None
+    end = max(member.since for member in group.members) if over else at
+    return max(0.0, end - min(starts))
 
 
 def _member_lines(view: JobInfo, group: GroupInfo, at: float) -> list[Line]:
@@ -142,44 +149,60 @@ def _valued(param: str, value: Any) -> str:
 
 
 def _group_line(view: JobInfo, member: Member, at: float) -> Line:
-    progress, state = member.progress, member.state
-    reason = member.reason.text if member.reason else ""
-    if member.last_error and view.reason and member.last_error.text in view.reason.text:
-        # The reason of the job already has this error.
-        reason = reason.replace(member.last_error.text, "").strip(" ()")
-    reason = first_line(reason)
-    waits = one_line(view.why_line(member.id, at)) or reason
-    again = (
-        f"attempt {member.attempt} after: {first_line(member.last_error.text)}"
-        if member.last_error
-        else ""
-    )
+    state, reason = member.state, _reason(view, member)
     if state in (GroupState.RUNNING, GroupState.CANCELING):
-        step = f"step {progress['step']}/{progress['steps']}" if "step" in progress else ""
-        label = one_line(str(progress.get("label", "")))
-        stack = view.explanations[member.id].stack if member.id in view.explanations else None
-        position = "" if stack is None else one_line(stands_at(stack, at, brief=True))
-        return Line(
-            member.id,
-            state,
-            # The worker has a column of its own; what a group waits for is shown only without
-            # progress.
-            _joined(_joined(step, label, between=" "), _rows(progress.get("rows")), position, again)
-            or waits,
-            progress.get("done") or 0,
-            progress.get("total") or 0,
-            elapsed_of(member, at),
-            member.worker,
-        )
-    detail = reason
-    if state is GroupState.QUEUED:
-        detail = _joined(waits, f"for {format_duration(max(0.0, at - member.since))}", again)
-    elif state in (GroupState.BACKOFF, GroupState.WAITING):
-        detail = waits
-    elif state is GroupState.SUCCEEDED:
-        detail = _joined(*_made([member]), reason)
+        return _running_line(view, member, reason, at)
+    waits = one_line(view.why_line(member.id, at)) or reason
+    match state:
+        case GroupState.QUEUED:
+            since = format_duration(max(0.0, at - member.since))
+            detail = _joined(waits, f"for {since}", _tried(member))
+        case GroupState.BACKOFF | GroupState.WAITING:
+            detail = waits
+        case GroupState.SUCCEEDED:
+            detail = _joined(*_made([member]), reason)
+        case _:
+            detail = reason
     where = member.worker if state.terminal else ""
     return Line(member.id, state, detail, elapsed=elapsed_of(member, at), where=where)
+
+
+def _running_line(view: JobInfo, member: Member, reason: str, at: float) -> Line:
+    progress = member.progress
+    step = f"step {progress['step']}/{progress['steps']}" if "step" in progress else ""
+    label = one_line(str(progress.get("label", "")))
+    explanation = view.explanations.get(member.id)
+    position = ""
+    if explanation is not None and explanation.stack is not None:
+        position = one_line(stands_at(explanation.stack, at, brief=True))
+    named = _joined(step, label, between=" ")
+    detail = _joined(named, _rows(progress.get("rows")), position, _tried(member))
+    return Line(
+        member.id,
+        member.state,
+        # The worker has a column of its own; a wait is shown only without progress.
+        detail or one_line(view.why_line(member.id, at)) or reason,
+        progress.get("done") or 0,
+        progress.get("total") or 0,
+        elapsed_of(member, at),
+        member.worker,
+    )
+
+
+def _reason(view: JobInfo, member: Member) -> str:
+    """Return why a group is in its state, without the error that the reason of the job has."""
+    if member.reason is None:
+        return ""
+    text, error = member.reason.text, member.last_error
+    if error is not None and view.reason is not None and error.text in view.reason.text:
+        text = text.replace(error.text, "").strip(" ()")
+    return first_line(text)
+
+
+def _tried(member: Member) -> str:
+    """Return the number of the attempt after an error; empty without one."""
+    error = member.last_error
+    return "" if error is None else f"attempt {member.attempt} after: {first_line(error.text)}"
 
 
 def _made(members: Sequence[Member]) -> tuple[str, str]:
