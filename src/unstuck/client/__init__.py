@@ -1,3 +1,1 @@
-"""The interface for applications: jobs and schedules are submitted, awaited, read and commanded
-here.
-"""
+"""The interface for applications, which submit, read and command jobs and schedules."""

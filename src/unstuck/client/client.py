@@ -93,10 +93,12 @@ class Client:
         redis_client: redis.Redis | None = None,
         breaker: CircuitBreaker = _BREAKER,
     ) -> None:
-        """``redis_client``: a connection of the caller to the Redis of ``settings``, which must
-        decode responses.
+        """Connect to the Redis of ``settings``; these default to the environment.
 
-        Raises: SettingsInvalid: those of the environment.
+        Args:
+            redis_client: a connection of the caller to that Redis, which must decode responses.
+
+        Raises: SettingsInvalid: the environment has invalid settings.
         """
         self.settings = settings or with_local_fleet(default_settings())
         self._redis = redis_client or connect_for_requests(self.settings)
@@ -126,7 +128,10 @@ class Client:
         self.close()
 
     def job(self, job: str) -> JobHandle:
-        """A handle of a job that was submitted before. Raises: NoSuchJob."""
+        """Return a handle of a submitted job.
+
+        Raises: NoSuchJob.
+        """
         record = self._requests.job_record(job)
         return JobHandle(
             self,
@@ -145,8 +150,9 @@ class Client:
         take_over: bool = False,
         by: str | None = None,
     ) -> JobHandle:
-        """Store a job, to be run by the fleet. Durable when it returns, as far as
-        ``UNSTUCK_DURABILITY`` says.
+        """Submit a job to the fleet.
+
+        The job is durable when the call returns, as far as ``UNSTUCK_DURABILITY`` promises.
 
         Args:
             spec: a JobSpec, a Job, a mapping, or the path of a YAML or JSON file.
@@ -199,8 +205,9 @@ class Client:
     def command(
         self, job: str, word: str, *, reason: str = "", by: str | None = None, **arguments: Any
     ) -> CommandResult:
-        """Give a job a command by its word on the command line. Durable and idempotent: repeating
-        it changes nothing.
+        """Give a job a command by its name on the command line.
+
+        The command is durable and idempotent: a repeat changes nothing.
 
         Args:
             word: such as ``force-stop``; ``arguments``: those of its method.
@@ -253,7 +260,7 @@ class Client:
     def show(
         self, job: str, *, why: bool = False, members: int | None = None, by_fleet: bool = False
     ) -> JobInfo:
-        """Everything there is to know of one job.
+        """Return one job with its groups.
 
         Args:
             why: also explain what the job and its groups wait for, from the same read.
@@ -270,20 +277,24 @@ class Client:
         return JobInfo.of_state(state, now, due, explained)
 
     def _why(self, job: str) -> str:
-        """The reason why a job waits, in one line; empty if there is no such job, or it cannot be
-        read.
-        """
+        """Return why a job waits, in one line; empty if the job is missing or cannot be read."""
         try:
             return self.show(job, why=True, members=1).why_line(job)
         except (NoSuchJob, NewerJob):
             return ""
 
     def facts(self, job: str) -> JobInfo:
-        """The job without its groups, which cost nothing then. Raises: NoSuchJob, NewerJob."""
+        """Return a job without its groups, which is cheaper.
+
+        Raises: NoSuchJob, NewerJob.
+        """
         return JobInfo.of_record(self._requests.job_record(job))
 
     def written(self, job: str) -> dict[str, Any]:
-        """The stored spec of a job, with the values of its parameters. Raises: NoSuchJob."""
+        """Return the stored spec of a job, with the values of its parameters.
+
+        Raises: NoSuchJob.
+        """
         return self._requests.job_record(job).written()
 
     def explain(self, job: str) -> list[Explanation]:
@@ -313,13 +324,13 @@ class Client:
         return replace(fleet_facts(self._queries, state, now), pools=pools, again=again)
 
     def _environment(self, now: float) -> Environment:
-        """The environment of a decision, as far as explaining needs it."""
+        """Return the environment of a decision, as far as an explanation needs it."""
         return Environment.of(
             self.settings, now, "", self._store.listening(now, self.settings.runner_silence)
         )
 
     def fleet(self, *, include_unserved: bool = True) -> FleetInfo:
-        """Runners, coordinators, and the queues between them.
+        """Return the runners, the coordinators, and the queues between them.
 
         Args:
             include_unserved: show also queues that open jobs name and nobody listens to; costs a
@@ -366,15 +377,11 @@ class Client:
         return Detected(state.fleet.at, detect(state, limits_of(self.settings)), state.jobs)
 
     def offers(self) -> list[WaitingOffers]:
-        """The offers that stand ready for runners, by queue and pool, those first that wait for
-        longest.
-        """
+        """Return the offers that wait for runners, by queue and pool, the oldest first."""
         return waiting_offers(self._redis, self._keys)
 
     def events(self, job: str, after: str = "-") -> Iterator[tuple[str, dict[str, Any]]]:
-        """The events of a job after the entry ``after``, the oldest first, each with the id of its
-        entry.
-        """
+        """Yield the events of a job after ``after``, oldest first, each with its entry id."""
         while page := self._queries.events(job, after):
             yield from page
             after = page[-1][0]
@@ -382,15 +389,14 @@ class Client:
     def newest_events(
         self, job: str, count: int, before: str = "+"
     ) -> list[tuple[str, dict[str, Any]]]:
-        """At most ``count`` events of a job before the entry ``before``, the newest first, each
-        with its entry's id.
+        """Return the newest events of a job, newest first, each with its entry id.
+
+        At most ``count`` events are returned, all of them before the entry ``before``.
         """
         return self._queries.newest_events(job, count, before)
 
     def counters(self) -> dict[str, int]:
-        """How many reports of workers were APPLIED, DUPLICATE, STALE, … since the store was
-        made.
-        """
+        """Return how many reports of workers were APPLIED, DUPLICATE, STALE, …, since the start."""
         return self._queries.counters()
 
     def jobs(
@@ -401,7 +407,7 @@ class Client:
         since: float | None = None,
         limit: int | None = 50,
     ) -> list[JobInfo]:
-        """Jobs, the newest first.
+        """Return jobs, newest first.
 
         Args:
             status: only these; all if empty.
@@ -426,8 +432,7 @@ class Client:
         reason: Reason = "",
         by: By = None,
     ) -> SkippedFile:
-        """Let the stream of a dataset pass over one file for good, with the content that it has
-        now.
+        """Skip one file of the stream of a dataset for good, with its present content.
 
         Raises:
             DatasetNotFound: no such dataset.
@@ -455,10 +460,9 @@ class Client:
         reason: Reason = "",
         by: By = None,
     ) -> Restored:
-        """Publish an older version of a dataset again, as a version of its own, after which
-        schedules that follow it run.
+        """Publish an older version of a dataset again, as a new version.
 
-        Other datasets stay as they are.
+        Schedules that follow the dataset run after it. Other datasets stay unchanged.
 
         Raises:
             DatasetNotFound: there is no such dataset, or no such version.
@@ -474,8 +478,7 @@ class Client:
         return done
 
     def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobInfo:
-        """Wait until the job has ended, or is HALTED and cannot go on by itself; the last view of
-        it.
+        """Wait until a job has ended, or is HALTED until a person acts, and return it.
 
         Raises:
             TimeoutError: it had not ended after ``timeout`` seconds. The job goes on.
@@ -491,9 +494,7 @@ class Client:
         return self.show(job)
 
     def follow(self, job: str, every: float = 0.5) -> Iterator[JobInfo]:
-        """Views of the job, one every ``every`` seconds, until it has ended; the last one is
-        terminal.
-        """
+        """Yield the job every ``every`` seconds until it has ended; the last one is terminal."""
         while True:
             view = self.show(job)
             yield view

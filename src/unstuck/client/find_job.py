@@ -1,6 +1,4 @@
-"""The job that a person or a program means by a word; one rule for the command line, the page and
-the API.
-"""
+"""Finds the job that a word names, by one rule for the command line, the page and the API."""
 
 from __future__ import annotations
 

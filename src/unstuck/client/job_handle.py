@@ -1,6 +1,4 @@
-"""A job as its submitter holds it: await it, ask about it, read what it has published, give it
-commands.
-"""
+"""The handle of a submitted job: wait for it, read it and its datasets, give it commands."""
 
 from __future__ import annotations
 
@@ -61,11 +59,17 @@ class JobHandle:
 
     @property
     def status(self) -> Status:
-        """Its status now. Raises: NoSuchJob."""
+        """The present status.
+
+        Raises: NoSuchJob.
+        """
         return self._client.facts(self.id).status
 
     def show(self) -> JobInfo:
-        """Everything there is to know of it now; see `Client.show`. Raises: NoSuchJob."""
+        """Return the job with its groups; see `Client.show`.
+
+        Raises: NoSuchJob.
+        """
         return self._client.show(self.id)
 
     def wait(self, timeout: float | None = None) -> JobInfo:
@@ -77,7 +81,7 @@ class JobHandle:
         return self._client.wait(self.id, timeout)
 
     def why(self) -> str:
-        """A line for the job, and for each of its groups that is not done: what it waits for.
+        """Return what the job and each of its unfinished groups wait for, a line each.
 
         Raises: NoSuchJob.
         """
@@ -86,8 +90,11 @@ class JobHandle:
 
     @property
     def results(self) -> dict[str, Any]:
-        """By group, what its steps recorded; of a fork a list, in the order of its members. Raises:
-        NoSuchJob.
+        """The results that steps recorded, by group.
+
+        The results of a fork are a list, in the order of its members.
+
+        Raises: NoSuchJob.
         """
         return {
             group.name: recorded if group.forked else recorded[0]
@@ -96,12 +103,14 @@ class JobHandle:
         }
 
     def events(self) -> list[dict[str, Any]]:
-        """Its event log, the oldest first."""
+        """Return the event log, oldest first."""
         return [event for _, event in self._client.events(self.id)]
 
     def logs(self, group: str | None = None) -> Iterator[str]:
-        """The lines that its newest attempts logged and printed. ``group``: a group, a fork or one
-        member.
+        """Yield the lines that the newest attempts logged and printed.
+
+        Args:
+            group: a group, a fork or one member; None for all.
 
         Raises: NoSuchJob, NoSuchGroup; OSError: the warehouse could not be read.
         """
@@ -113,8 +122,10 @@ class JobHandle:
             yield from lines_of(files, log)
 
     def files(self, dataset: str, *, where: Mapping[str, Any] | None = None) -> list[str]:
-        """Where the Parquet files of a dataset are, as it stood when this job was published; see
-        `published_files`.
+        """Return the paths of the Parquet files of a dataset, as of the publish of this job.
+
+        Args:
+            where: as for `published_files`.
 
         Raises: DatasetNotFound: the job has not published it, or not yet.
         """
@@ -128,7 +139,7 @@ class JobHandle:
         *,
         where: Mapping[str, Any] | None = None,
     ) -> Any:
-        """The rows of a dataset, as it stood when this job was published.
+        """Return the rows of a dataset as of the publish of this job.
 
         Args:
             to: ``arrow`` for a table, ``pandas`` for a frame with Arrow types, ``duckdb`` for a
@@ -155,11 +166,14 @@ class JobHandle:
         rerun: Sequence[str] = (),
         reason: str = "",
     ) -> JobHandle:
-        """A new job that runs what this one did not finish; see `Client.retry`. Raises: Refused."""
+        """Retry the job: return a new job that runs the unfinished work; see `Client.retry`.
+
+        Raises: Refused.
+        """
         return self._client.retry(self.id, params=params, rerun=rerun, reason=reason)
 
     def cancel(self, *, reason: str = "") -> CommandResult:
-        """Interrupt what runs and end it; see `Client.cancel`."""
+        """Interrupt running groups and end the job; see `Client.cancel`."""
         return self._client.cancel(self.id, reason=reason)
 
     def _published(self, dataset: str) -> tuple[Warehouse, int]:

@@ -1,5 +1,6 @@
-"""Collects the problems of an installation, the running jobs, and the jobs that ended in the last
-day. Read-only and bounded.
+"""Collects the problems, the running jobs, and the jobs that ended in the last day.
+
+Read-only and bounded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The client of schedules: an app or the command line sets them, gives them commands and reads
-them.
-"""
+"""The client of schedules."""
 
 from __future__ import annotations
 
@@ -41,15 +39,14 @@ class ScheduleClient(ScheduleRequests):
         queries: Queries,
         why_job: Callable[[str], str],
     ) -> None:
-        """``why_job``: what a job waits for; empty if there is no such job."""
+        """Take ``why_job``, which explains a job in one line; empty if the job is missing."""
         super().__init__(store, registry, submitter, queries)
         self._why_job = why_job
 
     def backfill_ticks(
         self, name: str, first: Bound, last: Bound | None = None, *, backwards: bool = False
     ) -> list[TickInfo]:
-        """The ticks that a backfill would have, in their order, with what their jobs get and their
-        outcomes.
+        """Return the ticks that a backfill would run, in their order.
 
         Raises: as `backfill`, and BadRequest if there would be none or too many.
         """
@@ -66,7 +63,7 @@ class ScheduleClient(ScheduleRequests):
         return [_tick_info(tick, tick_params(params, policy, tick), stored_ticks) for tick in ticks]
 
     def names(self) -> list[str]:
-        """The names of all schedules, in order."""
+        """Return the names of all schedules, in order."""
         return self._store.names()
 
     def all(self) -> list[ScheduleInfo]:
@@ -105,8 +102,11 @@ class ScheduleClient(ScheduleRequests):
         return schedule_states(self._store, self._queries, [self._record(name)])[0]
 
     def events(self, name: str, most: int = 100) -> list[dict[str, Any]]:
-        """The newest events of a schedule, also of a removed one, the oldest first. Raises:
-        NoSuchSchedule.
+        """Return the newest events of a schedule, oldest first.
+
+        The events of a removed schedule are kept for a time.
+
+        Raises: NoSuchSchedule.
         """
         events = self._store.events(name, most)
         if not events:
@@ -114,12 +114,15 @@ class ScheduleClient(ScheduleRequests):
         return events
 
     def runs(self, name: str, most: int = 20) -> list[JobInfo]:
-        """The jobs of its runs, the newest first. Raises: NoSuchSchedule."""
+        """Return the jobs of the runs of a schedule, newest first.
+
+        Raises: NoSuchSchedule.
+        """
         self._record(name)
         return self.runs_of([name], most)[name]
 
     def runs_of(self, names: Sequence[str], most: int = 20) -> dict[str, list[JobInfo]]:
-        """The jobs of the runs of several schedules, the newest first, at most so many of each."""
+        """Return the newest jobs of several schedules, at most ``most`` of each, newest first."""
         job_ids = dict(zip(names, self._store.runs_of(names, most), strict=True))
         listed = {
             job.id: job

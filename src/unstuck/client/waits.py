@@ -22,8 +22,9 @@ EXPLAIN_WITHIN = 2.0
 def waits_of(
     client: Client, jobs: Sequence[JobSummary], within: float = EXPLAIN_WITHIN
 ) -> dict[str, str]:
-    """The line of ``why`` for each job that has not ended, of as many as can be asked in ``within``
-    seconds.
+    """Return the line of ``why`` of each job that has not ended.
+
+    Jobs that were not read within ``within`` seconds are left out.
 
     Raises: Unreachable.
     """

@@ -102,7 +102,7 @@ class ProblemDetails:
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status that says what ``error`` says; 500 if the error is a bug of ours."""
+    """Return the HTTP status of ``error``; 500 if it is a bug of Unstuck."""
     for kind, status in _APART.items():
         if isinstance(error, kind):
             return status

@@ -1,3 +1,1 @@
-"""What users see of each thing: one type each, which the client returns, JSON dumps and the page
-shows.
-"""
+"""The public type of each thing: the client returns it, JSON dumps it, the page shows it."""

@@ -103,8 +103,7 @@ class DatasetInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetVersion:
-    """One version of a dataset: its change, the job that made it, and the inputs and code that led
-    to its rows.
+    """One version of a dataset, and where its rows came from.
 
     Attributes:
         version: number of the version of the warehouse.

@@ -41,8 +41,9 @@ class OutputQuality:
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A group that is not forked, or one member of a fork. Times are seconds since the epoch; 0 if
-    not yet.
+    """A group that is not forked, or one member of a fork.
+
+    Times are seconds since the epoch; 0 if not yet.
 
     Attributes:
         id: of the group; of a member of a fork, with its number.

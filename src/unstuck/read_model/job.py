@@ -203,8 +203,9 @@ class JobInfo:
         )
 
     def why_line(self, subject: str, at: float | None = None) -> str:
-        """Return what the job or group ``subject`` waits for at ``at``, in one line; empty if this
-        is not explained.
+        """Return what the job or group ``subject`` waits for at ``at``, in one line.
+
+        The line is empty if the subject is not explained.
         """
         explanation = self.explanations.get(subject)
         return "" if explanation is None else explanation.line(self.at if at is None else at)

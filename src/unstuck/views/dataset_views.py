@@ -1,7 +1,6 @@
-"""Published datasets as people see them, from the warehouse log: their rows, versions, and sources.
-Read-only.
+"""Reads published datasets from the warehouse log: their rows, versions and sources.
 
-A warehouse may hang, so who must answer in time asks through `Datasets`.
+Read-only. A warehouse may hang, so a caller that must answer in time uses `Datasets`.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ ANSWER_WITHIN = 4.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class VersionPage:
-    """Versions of one dataset, the newest first. ``older``: where the next page begins; 0: there
-    are no older ones.
+    """Versions of one dataset, newest first.
+
+    ``older`` is the first version of the next page; 0 if there is none.
     """
 
     versions: tuple[DatasetVersion, ...]
@@ -54,7 +54,10 @@ class WarehouseSnapshot:
 
 
 def warehouse_at(uri: str) -> Warehouse:
-    """Raises: BadRequest: this cannot be the place of a warehouse."""
+    """Return the warehouse at ``uri``.
+
+    Raises: BadRequest: no warehouse can be there.
+    """
     try:
         return Warehouse(uri)
     except (ValueError, WarehouseUnsupported) as error:
@@ -62,7 +65,10 @@ def warehouse_at(uri: str) -> Warehouse:
 
 
 def check_there(place: Warehouse, uri: str) -> None:
-    """Raises: NoWarehouse: a missing mount must not look like an empty warehouse."""
+    """Check that there is a warehouse, since a missing mount looks like an empty one.
+
+    Raises: NoWarehouse.
+    """
     if place.identity() is None and not place.state():
         raise NoWarehouse(
             f"There is no warehouse at {uri}: the first job makes it. If one should be there, see "
@@ -83,8 +89,10 @@ def shown_dataset(
 def versions_of(
     place: Warehouse, name: str, newest: int, most: int, looks: int | None = None
 ) -> VersionPage:
-    """The versions of a dataset from ``newest`` on, at most ``most``; ``looks``: as of
-    `Warehouse.history`.
+    """Return at most ``most`` versions of a dataset, from ``newest`` on.
+
+    Args:
+        looks: as for `Warehouse.history`.
 
     Raises: LogBroken, WarehouseNewer, OSError.
     """
@@ -112,7 +120,7 @@ class Datasets:
         self._cached: WarehouseSnapshot | None = None
 
     def published(self) -> WarehouseSnapshot:
-        """All that stands. The log is read again if anything was published since the last call."""
+        """Return all datasets; the log is read again if it has changed since the last call."""
         return self._ask("nothing can be shown of what is published", self._published)
 
     def _published(self) -> WarehouseSnapshot:
@@ -127,15 +135,16 @@ class Datasets:
         return cached
 
     def versions(self, name: str, newest: int, most: int = 20) -> VersionPage:
-        """The versions of a dataset from ``newest`` on, in at most `LOOKS` entries of the log."""
+        """Return versions of a dataset from ``newest`` on, from at most `LOOKS` log entries."""
         what = f"the versions of {name} cannot be shown"
         return self._ask(
             what, lambda: versions_of(warehouse_at(self.uri), name, newest, most, LOOKS)
         )
 
     def version(self, name: str, n: int) -> tuple[DatasetVersion, list[SourceRead]]:
-        """One version, and the files or messages that it was loaded from. Raises: DatasetNotFound,
-        too.
+        """Return one version, and the files or messages that it was loaded from.
+
+        Raises: DatasetNotFound, too.
         """
 
         def read() -> tuple[DatasetVersion, list[SourceRead]]:
@@ -148,7 +157,7 @@ class Datasets:
         return self._ask(f"version {n} of {name} cannot be shown", read)
 
     def put_aside(self, n: int) -> list[SourcePutAside]:
-        """The files and messages that the streams of one version have put aside."""
+        """Return the files and messages that the streams of one version have put aside."""
 
         def read() -> list[SourcePutAside]:
             place = warehouse_at(self.uri)

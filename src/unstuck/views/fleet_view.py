@@ -1,8 +1,6 @@
-"""The fleet as people see it: runners, coordinators, and the queues between them. Read-only; it
-decides nothing.
+"""Reads the fleet: runners, coordinators, and the queues between them.
 
-A process that died without a goodbye is shown as silent for an hour, since that is what a person
-looks for.
+A process that died without notice is shown as silent for an hour, since people search for it.
 """
 
 from __future__ import annotations
@@ -89,7 +87,7 @@ def _queues(
     coordinators: Iterable[CoordinatorInfo],
     requested: Iterable[str],
 ) -> tuple[QueueInfo, ...]:
-    """Queues with messages or with listeners that are not silent, by name."""
+    """Return queues with messages or with live listeners, by name."""
     listeners: dict[str, int] = {CONTROL_QUEUE: 0}
     for queue in chain.from_iterable(
         process.queues for process in [*runners, *coordinators] if not process.silent
@@ -113,8 +111,9 @@ def _queues(
 
 
 def _queues_of_open_jobs(client: redis.Redis, keys: Keys) -> set[str]:
-    """The queues that groups of open jobs name: the only trace of a queue to which nobody ever
-    listened.
+    """Return the queues that groups of open jobs name.
+
+    They are the only trace of a queue to which nobody ever listened.
     """
     still_open = [status for status in Status if not status.terminal]
     jobs = JobList(Queries(client, keys)).jobs(status=still_open, limit=JOBS_LOOKED_AT)

@@ -1,6 +1,4 @@
-"""Finds runners that differ in the code of a package, or in the Spark and the Python to which a job
-keeps.
-"""
+"""Finds runners that differ in the code of a package, or in the versions that a job needs."""
 
 from __future__ import annotations
 
@@ -20,10 +18,9 @@ HELP = (
 
 
 def different_code(runners: Iterable[RunnerInfo]) -> dict[str, str]:
-    """Packages of which ``runners`` run different code, each with a sentence that names the
-    runners.
+    """Return packages of which ``runners`` run different code, each with a sentence.
 
-    A runner that has not said which code it runs, or is silent, is left out.
+    Runners that are silent or have not reported their code are left out.
     """
     runners_by_package: dict[str, dict[str, set[str]]] = {}  # package → digest → runners
     for runner in (runner for runner in runners if not runner.silent):
@@ -39,8 +36,9 @@ def different_code(runners: Iterable[RunnerInfo]) -> dict[str, str]:
 
 
 def different_code_for(state: JobState, runners: Iterable[RunnerInfo]) -> str:
-    """The same of one job: of what its groups that are not done run, on runners of their queues;
-    empty if all agree.
+    """Return a sentence if runners of the queues of a job run different code for it.
+
+    Only groups that are not done count. Empty if all runners agree.
     """
     queues_by_package: dict[str, set[str]] = {}  # package → queues
     for name, planned in state.plan.groups.items():

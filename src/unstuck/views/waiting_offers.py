@@ -1,6 +1,4 @@
-"""The offers that stand ready for runners, by queue and pool, and since when the oldest of them
-does. Read-only.
-"""
+"""Reads the offers that wait for runners, by queue and pool. Read-only."""
 
 from __future__ import annotations
 
@@ -34,23 +32,25 @@ class WaitingOffers:
 
 
 def record_of(keys: Keys, offer: str) -> tuple[str, str]:
-    """The hash and the field of the record of the group that is offered."""
+    """Return the hash and the field of the record of the offered group."""
     job, _, rest = offer.partition("/")
     return keys.of(job).groups, rest.partition("/")[0]
 
 
 def queued_since(record: str | None) -> float | None:
-    """Since when the group of this record is QUEUED; None if it is not. Raises: ValueError, …: it
-    is damaged.
+    """Return since when the group of this record is QUEUED; None if it is not.
+
+    Raises: ValueError, …: the record is damaged.
     """
     fields = json.loads(record or "{}")
     return float(fields["since"]) if fields.get("state") == GroupState.QUEUED else None
 
 
 def waiting_offers(client: redis.Redis, keys: Keys) -> list[WaitingOffers]:
-    """The offers of all queues, those first that wait for longest.
+    """Return the offers of all queues, oldest first.
 
-    ``client`` must decode responses.
+    Args:
+        client: must decode responses.
     """
     lanes = cast(list[str], client.zrange(keys.lanes, 0, MOST_LANES - 1))
     pipe = client.pipeline(transaction=False)

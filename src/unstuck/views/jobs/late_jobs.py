@@ -1,6 +1,4 @@
-"""Jobs that no schedule submits, and that are late by a rule: as the coordinators have judged
-them.
-"""
+"""Late jobs that no schedule submits, as coordinators have judged them."""
 
 from __future__ import annotations
 
