@@ -7,7 +7,7 @@ because the addresses of many services are secrets.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -141,20 +141,20 @@ def _read(text: str, source: str, environ: Mapping[str, str]) -> NotifySetting:
             targets[name] = target
         else:
             problems += target
-    for i, rule in enumerate(written.rules):
-        for name in rule.to:
-            if name not in written.targets:
-                hint = (
-                    f"{suggestion(name, written.targets)}; known: "
-                    f"{listed(sorted(written.targets)) or 'none'}"
-                )
-                problems.append(
-                    SpecProblem(f"there is no target {name!r}{hint}", ("rules", i, "to"))
-                )
+    problems += _unknown_targets(written)
     if problems:
         raise SpecError([reading.located(problem) for problem in problems])
     cleaner = Secrets.of({**secrets.values, **_inline(targets)})
     return NotifySetting(targets, written.rules, written.page, Allowed(written.allow), cleaner)
+
+
+def _unknown_targets(written: _Written) -> Iterator[SpecProblem]:
+    targets = listed(sorted(written.targets)) or "none"
+    for i, rule in enumerate(written.rules):
+        for name in rule.to:
+            if name not in written.targets:
+                hint = f"{suggestion(name, written.targets)}; known: {targets}"
+                yield SpecProblem(f"there is no target {name!r}{hint}", ("rules", i, "to"))
 
 
 def _target(

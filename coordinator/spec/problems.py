@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,11 @@ class SpecProblem:
     def path(self) -> str:
         return path_text(self.loc)
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """Its line and column; 0 where the place has no text of its own."""
+        return self.line or 0, self.column or 0
+
     def to_json(self) -> dict[str, Any]:
         """Return the problem for ``unstuck validate --json``."""
         place = {"file": self.source or None, "line": self.line, "column": self.column}
@@ -136,7 +142,7 @@ class SpecError(UnstuckError):
     code = "SPEC_INVALID"
 
     def __init__(self, problems: Sequence[SpecProblem]) -> None:
-        self.problems = tuple(sorted(problems, key=lambda p: (p.line or 0, p.column or 0)))
+        self.problems = tuple(sorted(problems, key=attrgetter("position")))
         super().__init__(self.problems)
 
     def __str__(self) -> str:

@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from unstuck.coordinator.model.decision import Acks, CommitGuard, Decision
@@ -366,25 +367,16 @@ class ReferenceStore(WorkerScripts):
         needed = Counter[str]()
         for lane in lanes:
             needed[queue_of(lane)] += self._takable(lane)
-        idle = _IdleRunners(
-            runner for runners in listening.values() for runner in runners if self._idle(runner)
-        )
+        idle = _IdleRunners(filter(self._idle, chain.from_iterable(listening.values())))
         for queue in sorted({*needed, *listening}):
             for _ in range(waiting(queue)):
                 idle.choose(queue)
-        unheard = [queue for queue, count in needed.items() if count and not listening.get(queue)]
-        sent = {queue: 1 for queue in unheard if not waiting(queue)}
-        left = {
-            queue: count - waiting(queue)
-            for queue, count in sorted(needed.items())
-            if listening.get(queue)
-        }
-        while left := {
-            queue: count - 1 for queue, count in left.items() if count > 0 and idle.choose(queue)
-        }:
-            for queue in left:
-                sent[queue] = sent.get(queue, 0) + 1
-        return sent
+        heard = {queue for queue in needed if listening.get(queue)}
+        missing = {queue: count - waiting(queue) for queue, count in needed.items()}
+        # A queue without listeners gets a wake-up for its first one.
+        first = (queue for queue, count in needed.items() if count and not waiting(queue))
+        sent = Counter(queue for queue in first if queue not in heard)
+        return dict(sent + idle.share({queue: missing[queue] for queue in sorted(heard)}))
 
     def _takable(self, lane: str) -> int:
         """Return how many offers of a lane may be taken: its pool may have fewer free slots."""
@@ -414,3 +406,12 @@ class _IdleRunners:
         if candidates:
             del self._runners[min(candidates)[1]]
         return bool(candidates)
+
+    def share(self, missing: Mapping[str, int]) -> Counter[str]:
+        """Return the wake-ups of each queue, at most those ``missing``. Queues take turns."""
+        left, sent = dict(missing), Counter[str]()
+        while left := {
+            queue: count - 1 for queue, count in left.items() if count > 0 and self.choose(queue)
+        }:
+            sent.update([*left])
+        return sent

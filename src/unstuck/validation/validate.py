@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from unstuck.coordinator.errors import BadRequest
@@ -100,8 +101,8 @@ def validate_spec(
         raise SpecError([written.located(problem) for problem in problems])
     unsure = [table.problem for table in unknown if not table.is_sure]
     warnings = map(written.located, [*unsure, *doubts(job, code.takes), *doubtful])
-    located = sorted(warnings, key=lambda problem: (problem.line or 0, problem.column or 0))
-    return plan, Validation.of_plan(plan, located, parsed_by)
+    in_order = sorted(warnings, key=attrgetter("position"))
+    return plan, Validation.of_plan(plan, in_order, parsed_by)
 
 
 def _compiled(

@@ -50,29 +50,29 @@ def list_jobs(
     newest run.
     """
     filtered = bool(status or name) or since is not None
-    if late and (filtered or unfold):
-        raise BadRequest(
-            "--late lists names, not jobs, so of the other options only --json goes with it"
-        )
     if late:
-        _list_late(as_json)
+        _list_late(as_json, other_options=filtered or unfold)
         return
-    each = as_json or unfold
-    most = limit if each else max(limit, FOLDED_OF)
+    whole = as_json or unfold
+    most = limit if whole else max(limit, FOLDED_OF)
     with connected() as connection:
         jobs = connection.jobs.jobs(status or (), name, since, most)
-        lines = [[job] for job in jobs] if each else folded(jobs)[:limit]
+        lines = [[job] for job in jobs] if whole else folded(jobs)[:limit]
         waits = _waits(connection, [line[0] for line in lines])
     if as_json:
         emit(json_of_list([replace(job, why=waits.get(job.id, "")) for job in jobs]))
-        return
-    if not jobs:
+    elif jobs:
+        print_listing(stdout, lines, waits, time.time())
+        _print_cut(len(lines), len(jobs), limit, most)
+    else:
         stderr.print("No job fits." if filtered else "No jobs.")
-        return
-    print_listing(stdout, lines, waits, time.time())
-    if len(lines) == limit:
+
+
+def _print_cut(lines: int, jobs: int, limit: int, most: int) -> None:
+    """Tell that there may be more jobs than were read, or than are shown."""
+    if lines == limit:
         stderr.print(f"These are the newest {limit}; --limit shows more.")
-    elif len(jobs) == most:
+    elif jobs == most:
         stderr.print(
             f"These are the newest {most:,} jobs, some of them folded; --unfold --limit shows more."
         )
@@ -84,8 +84,12 @@ def _waits(connection: CliConnection, jobs: Sequence[JobInfo]) -> Mapping[str, s
     return waits_of(connection.client, open_jobs) if open_jobs else {}
 
 
-def _list_late(as_json: bool) -> None:
-    """List the names that are late and that no schedule submits."""
+def _list_late(as_json: bool, *, other_options: bool) -> None:
+    """List the names that are late and that no schedule submits. Raises: BadRequest."""
+    if other_options:
+        raise BadRequest(
+            "--late lists names, not jobs, so of the other options only --json goes with it"
+        )
     with connected() as connection:
         late_jobs = connection.client.late_jobs()
     if as_json:

@@ -56,18 +56,22 @@ def show_dead(
 
 def _rows_of(letter: DeadLetter) -> Iterator[tuple[str, str]]:
     """Yield the fields of a dead letter, each with its name."""
-    yield "refused task" if letter.task else "notice" if letter.notice else "report", letter.id
+    since, tries = clock(letter.at), str(letter.deliveries or "not recorded")
     if letter.task:
-        yield "task", letter.task
-    if letter.to:
-        yield "target", letter.to
-    yield "dead letter since", clock(letter.at)
-    if not letter.notice and not letter.task:
+        yield from (
+            ("refused task", letter.id),
+            ("task", letter.task),
+            ("dead letter since", since),
+        )
+    elif letter.notice:
+        yield "notice", letter.id
+        if letter.to:
+            yield "target", letter.to
+        yield from (("dead letter since", since), ("tries", tries))
+    else:
         sent = f"{clock(_at(letter.entry))} as {letter.entry}" if letter.entry else "not recorded"
-        yield "sent", sent
-    if not letter.task:
-        tries = str(letter.deliveries or "not recorded")
-        yield "tries" if letter.notice else "deliveries", tries
+        yield from (("report", letter.id), ("dead letter since", since))
+        yield from (("sent", sent), ("deliveries", tries))
     for n, line in enumerate(letter.reason.splitlines()):
         yield "" if n else "reason", line
     replay = f"unstuck dead replay {letter.id}"

@@ -39,35 +39,34 @@ def try_target(
     from unstuck.coordinator.notices.setting import VARIABLE, notify_setting
 
     setting = notify_setting(settings_here())
+    if not setting.targets:
+        raise BadRequest(
+            f"{VARIABLE} is not set here, or names no target: give it the value of the coordinators"
+        )
     if target not in setting.targets:
-        if not setting.targets:
-            raise BadRequest(
-                f"{VARIABLE} is not set here, or names no target: give it the value of "
-                "the coordinators"
-            )
         raise BadRequest(setting.unknown(target).replace("of this coordinator", "here"))
     channel, trial = setting.targets[target], _trial(target)
-    ends = [replace(trial, id=f"{trial.id}-end", event="recovered")] if channel.stays_open else []
-    answers, sent = [], True
+
+    def send(notice: Notice) -> str:
+        return channel.send(message_of(notice, setting.page, time.time()), setting.allowed)
+
+    replies, sent, label = list[str](), True, ""
     try:
-        for notice in (trial, *ends):
-            answers.append(
-                channel.send(message_of(notice, setting.page, time.time()), setting.allowed)
-            )
+        replies.append(send(trial))
+        if channel.stays_open:
+            end = replace(trial, id=f"{trial.id}-end", event="recovered")
+            replies.append(f"its end: {send(end)}")
     except SendFailed as error:
         sent = False
-        answers.append(
-            f"its end could not be sent, so it is open there: {error}" if answers else str(error)
-        )
-    reply = "; its end: ".join(answers) if sent else "; ".join(answers)
-    reply = setting.secrets.clean(reply)
+        label = "" if replies else "not sent: "
+        what = "its end could not be sent, so it is open there: " if replies else ""
+        replies.append(f"{what}{error}")
+    reply = setting.secrets.clean("; ".join(replies))
     if as_json:
         emit({"target": target, "sent": sent, "reply": reply})
     else:
-        (stdout if sent else stderr).print(
-            Text(one_line(f"{target}: {'' if answers[1:] or sent else 'not sent: '}{reply}")),
-            soft_wrap=True,
-        )
+        console = stdout if sent else stderr
+        console.print(Text(one_line(f"{target}: {label}{reply}")), soft_wrap=True)
     if not sent:
         raise typer.Exit(ExitCode.NOT_WELL)
 

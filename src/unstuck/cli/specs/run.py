@@ -84,29 +84,19 @@ def run(
 
     job_spec, settings = read_spec(spec, param), Settings()
     console = for_people(as_json)
-    groups = only or (), after or (), until or ()
-    for sentence in told(job_spec, select(job_spec, *groups) if any(groups) else None):
+    groups = [tuple(names or ()) for names in (only, after, until)]
+    part = select(job_spec, *groups) if any(groups) else None
+    for sentence in told(job_spec, part):
         stderr.print(f"Note: {sentence}", soft_wrap=True)
     warn([str(doubt) for doubt in doubts(job_spec)])
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            line_buffering=True
-        )  # the reader of a pipe sees at once what a step prints
-    place = warehouse or settings.warehouse
-    if "://" not in place and (wrong := in_the_way(Path(place).absolute())):
-        raise BadRequest(
-            f"there can be no warehouse at {place}: {wrong}. Name a folder with --warehouse"
-        )
-    here = InProcess(place, settings=settings)
-    # For good: a thread that a step leaves behind may print until this process ends.
-    sys.stdout, sys.stderr = (
-        cast(TextIO, _Clean(stream, here)) for stream in (sys.stdout, sys.stderr)
-    )
+    here = InProcess(_usable(warehouse or settings.warehouse), settings=settings)
+    _prepare_streams(here)
+    display = _Live(here, console) if can_live(console) else _Lines(here, console)
     with (
         _Signals() as signals,
         redirect_stdout(sys.stderr) if as_json else nullcontext(),  # steps print, too
         here,
-        _Live(here, console) if can_live(console) else _Lines(here, console) as display,
+        display,
     ):
         _log_to_standard_error()
         ended = here.run(
@@ -128,6 +118,28 @@ def run(
     if ended.status is Status.CANCELED:
         raise typer.Exit(signals.code)
     raise typer.Exit(ExitCode.FINE if ended.finished else ExitCode.NOT_WELL)
+
+
+def _usable(place: str) -> str:
+    """Return the address of a warehouse that can be used. Raises: BadRequest."""
+    wrong = "" if "://" in place else in_the_way(Path(place).absolute())
+    if wrong:
+        raise BadRequest(
+            f"there can be no warehouse at {place}: {wrong}. Name a folder with --warehouse"
+        )
+    return place
+
+
+def _prepare_streams(here: InProcess) -> None:
+    """Flush each line for readers of a pipe, and clean the standard streams of secrets.
+
+    This is for good: a thread that a step leaves behind may print until this process ends.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    sys.stdout, sys.stderr = (
+        cast(TextIO, _Clean(stream, here)) for stream in (sys.stdout, sys.stderr)
+    )
 
 
 class _Signals:

@@ -19,6 +19,7 @@ from unstuck.cli.options import (
     written_spec,
 )
 from unstuck.cli.render.terminal import emit, stdout, warn
+from unstuck.coordinator.spec.plan import Plan
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.exits import ExitCode
 from unstuck.validation.validate import Validation, validate_spec
@@ -68,13 +69,19 @@ def validate(
         emit(document)
         return
     warn(document.warnings)
+    source = "standard input" if spec == STANDARD_INPUT else str(spec)
+    stdout.print(_sentence(source, plan, document))
+
+
+def _sentence(source: str, plan: Plan, document: Validation) -> str:
     dynamic = sum(group.spec.fork_from is not None for group in plan.groups.values())
-    open_ended = f", {dynamic} of them dynamic" if dynamic else ""
     members = sum(plan.member_count(group, {}) or 0 for group in plan.groups)
-    size = f"at least {members}" if dynamic else str(members)
-    source = "standard input" if spec == STANDARD_INPUT else spec
-    stdout.print(
-        f"OK: {source}: job {document.name}, {count_of(len(plan.groups), 'group')} "
-        f"({document.forks} forked{open_ended}), {count_of(document.steps or 0, 'step')}, "
-        f"{size} to run"
+    of_forks = f"{document.forks} forked"
+    size = str(members)
+    if dynamic:
+        of_forks += f", {dynamic} of them dynamic"
+        size = f"at least {members}"
+    return (
+        f"OK: {source}: job {document.name}, {count_of(len(plan.groups), 'group')} ({of_forks}), "
+        f"{count_of(document.steps or 0, 'step')}, {size} to run"
     )
