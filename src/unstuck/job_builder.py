@@ -373,34 +373,32 @@ def load_job(name: str) -> Job:
     Raises: SpecError: there is none, or its module cannot be imported.
     """
     module, _, path = name.partition(":")
+    target = getattr(_imported(module, name), path, None)
+    if isinstance(target, Job):
+        return target
+    values = vars(sys.modules[module])
+    jobs = [job_name for job_name, value in values.items() if isinstance(value, Job)]
+    existing = f"; it has: {listed(jobs)}" if jobs else ""
+    hint = suggestion(path, jobs) or existing
+    raise SpecError([SpecProblem(f"{module} has no Job {path!r}{hint}", source=name)])
+
+
+def _imported(module: str, name: str) -> Any:
+    """Import a module. Raises: SpecError: at the line that failed, or in ``name``."""
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        with contextlib.redirect_stdout(
-            sys.stderr
-        ):  # what it prints is no part of the answer of a command
-            target: Any = import_module(module)
+        # What it prints is no part of the answer of a command.
+        with contextlib.redirect_stdout(sys.stderr):
+            return import_module(module)
     except SpecError:
         raise
     except (Exception, SystemExit) as error:
         why = f"{module} cannot be imported: {type(error).__name__}: {error}"
         frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this function
-        last = next(
-            (frame for frame in reversed(frames) if "importlib" not in frame.filename), None
-        )
-        raise SpecError(
-            [SpecProblem(why, source=last.filename if last else name, line=last and last.lineno)]
-        ) from error
-    target = getattr(target, path, None)
-    if not isinstance(target, Job):
-        jobs = [
-            job_name
-            for job_name, value in vars(sys.modules[module]).items()
-            if isinstance(value, Job)
-        ]
-        near = suggestion(path, jobs) or (f"; it has: {listed(jobs)}" if jobs else "")
-        raise SpecError([SpecProblem(f"{module} has no Job {path!r}{near}", source=name)])
-    return target
+        own = [frame for frame in frames if "importlib" not in frame.filename]
+        source, line = (own[-1].filename, own[-1].lineno) if own else (name, None)
+        raise SpecError([SpecProblem(why, source=source, line=line)]) from error
 
 
 def _refuse(message: str, place: Place) -> NoReturn:

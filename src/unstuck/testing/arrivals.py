@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unstuck.coordinator.spec.model import JobSpec
+from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.spec.streams.stream_columns import declared
@@ -18,6 +19,10 @@ from unstuck.tasks.spec.streams.stream_options import FILE_COLUMN, FileOptions, 
 from unstuck.testing.given_rows import frame_of
 
 _TEXT_FORMATS = ("csv", "json", "text")
+
+
+Streams = dict[str, dict[str, StreamInput]]
+"""By name, by group and name, and by address; then by address."""
 
 
 class ArrivalQueue:
@@ -51,56 +56,56 @@ class ArrivalQueue:
             NotImplementedError: one of its groups that are ``running`` reads Kafka.
             ValueError: something has arrived for a stream that the job does not have.
         """
-        streams: dict[
-            str, dict[str, StreamInput]
-        ] = {}  # by name, by group and name, and by address
-        groups = []
-        for group in spec.groups:
-            inputs = dict(group.inputs)
-            for name, source in group.inputs.items():
-                if isinstance(source, KafkaInput) and group.name in running:
-                    raise NotImplementedError(
-                        f"the input {name} of {group.name} is a Kafka topic, and tests have "
-                        "streams of files alone. Test the step with unstuck.step(…, "
-                        f"inputs={{{name!r}: rows}})"
-                    )
-                if isinstance(source, StreamInput):
-                    here = source.model_copy(
-                        update={"stream": str(self._folder_of(name, source.stream))}
-                    )
-                    inputs[name] = streams.setdefault(name, {})[source.stream] = here
-                    streams[f"{group.name}.{name}"] = {source.stream: here}
-                    streams.setdefault(source.stream, {})[source.stream] = here
-            groups.append(
-                group if inputs == group.inputs else group.model_copy(update={"inputs": inputs})
-            )
+        streams: Streams = {}
+        groups = [
+            self._with_folders(group, streams, group.name in running) for group in spec.groups
+        ]
         while self._waiting:
             name, content, file = self._waiting[0]
-            matches = list(streams.get(name, {}).values())
-            if len(matches) != 1:
-                available = ", ".join(streams) or "none"
-                what = (
-                    "has several streams of this name; take one with its group, or the address"
-                    if matches
-                    else "has no such stream"
-                )
-                raise ValueError(
-                    f"arrive({name!r}): the job {spec.name} {what}; there are: {available}"
-                )
+            stream = _only_stream(name, streams, spec.name)
             self._count += 1
-            ending = "txt" if matches[0].format == "text" else matches[0].format
-            _write(
-                matches[0],
-                content,
-                Path(matches[0].stream) / (file or f"{self._count:06d}.{ending}"),
-            )
+            ending = "txt" if stream.format == "text" else stream.format
+            _write(stream, content, Path(stream.stream) / (file or f"{self._count:06d}.{ending}"))
             del self._waiting[0]
         return spec.model_copy(update={"groups": tuple(groups)}) if streams else spec
+
+    def _with_folders(self, group: GroupSpec, streams: Streams, runs: bool) -> GroupSpec:
+        """Return ``group`` with folders as its streams, and add these to ``streams``.
+
+        Raises: NotImplementedError: it ``runs``, and reads Kafka.
+        """
+        inputs = dict(group.inputs)
+        for name, source in group.inputs.items():
+            if isinstance(source, KafkaInput) and runs:
+                raise NotImplementedError(
+                    f"the input {name} of {group.name} is a Kafka topic, and tests have streams of "
+                    "files alone. Test the step with unstuck.step(…, "
+                    f"inputs={{{name!r}: rows}})"
+                )
+            if isinstance(source, StreamInput):
+                folder = str(self._folder_of(name, source.stream))
+                here = source.model_copy(update={"stream": folder})
+                inputs[name] = streams.setdefault(name, {})[source.stream] = here
+                streams[f"{group.name}.{name}"] = {source.stream: here}
+                streams.setdefault(source.stream, {})[source.stream] = here
+        return group if inputs == group.inputs else group.model_copy(update={"inputs": inputs})
 
     def _folder_of(self, name: str, address: str) -> Path:
         folder = self._folders.setdefault(address, self._folder / f"{len(self._folders)}-{name}")
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+def _only_stream(name: str, streams: Streams, job: str) -> StreamInput:
+    """Return the stream of this name. Raises: ValueError: there is none, or several."""
+    matches = list(streams.get(name, {}).values())
+    if len(matches) == 1:
+        return matches[0]
+    what = "has no such stream"
+    if matches:
+        what = "has several streams of this name; take one with its group, or the address"
+    available = ", ".join(streams) or "none"
+    raise ValueError(f"arrive({name!r}): the job {job} {what}; there are: {available}")
 
 
 def _rows(content: Any, stream: str) -> list[Any]:
@@ -125,15 +130,7 @@ def _write(stream: StreamInput, content: Any, path: Path) -> None:
 def _in_format(stream: StreamInput, rows: list[Any]) -> bytes | str:
     """Return ``rows`` as a file of ``stream``. Columns may differ from its schema."""
     if stream.format in ("parquet", "orc"):
-        import pyarrow.parquet as pq
-        from pyarrow import orc
-
-        table, out = (
-            frame_of(rows, None if rows else stream.columns, about=stream.stream),
-            io.BytesIO(),
-        )
-        (pq if stream.format == "parquet" else orc).write_table(table, out)
-        return out.getvalue()
+        return _columnar(stream, rows)
     options = file_options(stream.format, stream.options)
     if stream.format not in _TEXT_FORMATS:
         raise NotImplementedError(
@@ -142,13 +139,28 @@ def _in_format(stream: StreamInput, rows: list[Any]) -> bytes | str:
         )
     if stream.format == "csv" and not all(isinstance(row, str) for row in rows):
         return _csv(stream, options, rows)
-    if stream.format == "text":
-        rows = [row if isinstance(row, str) else next(iter(row.values()), "") for row in rows]
-    lines = [
-        row if isinstance(row, str) else json.dumps(row, default=_as_text, ensure_ascii=False)
-        for row in rows
-    ]
+    lines = [_line(stream.format, row) for row in rows]
     return f"[{', '.join(lines)}]" if options.whole else "".join(f"{line}\n" for line in lines)
+
+
+def _columnar(stream: StreamInput, rows: list[Any]) -> bytes:
+    import pyarrow.parquet as pq
+    from pyarrow import orc
+
+    table = frame_of(rows, None if rows else stream.columns, about=stream.stream)
+    out = io.BytesIO()
+    (pq if stream.format == "parquet" else orc).write_table(table, out)
+    return out.getvalue()
+
+
+def _line(form: str, row: str | Mapping[str, Any]) -> str:
+    """Return a row as a line of text; of a text file, its only value."""
+    value: Any = row
+    if form == "text" and isinstance(row, Mapping):
+        value = next(iter(row.values()), "")
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, default=_as_text, ensure_ascii=False)
 
 
 def _csv(stream: StreamInput, options: FileOptions, rows: list[Any]) -> str:
