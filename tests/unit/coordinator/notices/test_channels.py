@@ -224,11 +224,12 @@ def test_allow_is_kept_by_the_address_that_is_connected_to(ops: Receiver) -> Non
     "host", ["169.254.169.254", "[fd00:ec2::254]", "[::ffff:169.254.169.254]", "0.0.0.0"]
 )
 def test_the_metadata_of_a_cloud_is_no_receiver_unless_allow_names_it(host: str) -> None:
-    target = Webhook.model_validate({"webhook": f"http://{host}/latest", "timeout": "200ms"})
+    target = Webhook.model_validate({"webhook": f"http://{host}/latest"})
     assert "name it in allow:" in refused(target)
-    assert "allow:" not in refused(
-        target, allowed=Allowed(["169.254.0.0/16", "fd00::/8", "0.0.0.0"])
-    )
+    # Connects to an address that may never answer.
+    impatient = target.model_copy(update={"timeout": 0.2})
+    allowed = Allowed(["169.254.0.0/16", "fd00::/8", "0.0.0.0"])
+    assert "allow:" not in refused(impatient, allowed=allowed)
 
 
 @pytest.mark.parametrize(
