@@ -7,14 +7,13 @@ passes.
 from __future__ import annotations
 
 import logging
-import mmap
-import struct
 import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from unstuck.tasks.driver.driver import Driver
+from unstuck.tasks.driver.host_state import SharedHostState
 from unstuck.tasks.errors import HostUnfit
 from unstuck.tasks.host import may_run_spark, unfit_for_spark
 from unstuck.tasks.protocol.failure import MAX_TEXT, describe, shorten
@@ -23,27 +22,37 @@ from unstuck.tasks.settings import Settings, whoami
 
 log = logging.getLogger(__name__)
 
-_AGAIN = 30.0  # seconds from a whole trial that failed to the next
-# When it was found, in monotonic seconds of this host; the length of the text; whether a function
-# over Arrow has run.
-_HEAD = struct.Struct("dH?")
-_SIZE = 2048
-_shared: mmap.mmap | None = None
+RETRY_AFTER = 30.0  # seconds from a whole trial that failed to the next
+_shared: SharedHostState | None = None
 
 
 def share_with_children() -> None:
-    """Let the runners that this process forks know what one of them finds."""
+    """Let the runners that this process forks know what one of them finds. Raises: OSError."""
     global _shared
-    _shared = mmap.mmap(-1, _SIZE)
+    _shared = SharedHostState.create()
 
 
 class HostTrial:
     """The trial of this host for one runner."""
 
-    def __init__(self, driver: Driver, settings: Settings, queues: Collection[str]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        settings: Settings,
+        queues: Collection[str],
+        host: SharedHostState | None = None,
+        retry_after: float = RETRY_AFTER,
+    ) -> None:
+        """Create the trial.
+
+        Args:
+            host: None: the state that the worker shares with its runners.
+            retry_after: seconds from a whole trial that failed to the next.
+        """
         self._driver, self._settings = driver, settings
         self._spark = may_run_spark(settings, queues)
-        self._found = _shared or mmap.mmap(-1, _SIZE)
+        self._host = host or _shared or SharedHostState()
+        self._retry_after = retry_after
         self._tried_arrow = False
 
     def before_work(self, clock: Callable[[], AbstractContextManager[None]]) -> str:
@@ -51,18 +60,21 @@ class HostTrial:
 
         A session that runs was tried. ``clock`` limits a whole trial, which starts a session.
         """
-        at, last_fault, _ = self._read()
-        if not self._spark or (self._driver.running and not last_fault):
+        state = self._host.read()
+        if not self._spark or (self._driver.running and not state.fault):
             return ""
-        if last_fault and time.monotonic() < at + _AGAIN:
-            return last_fault
+        if state.fault and time.monotonic() < state.changed_at + self._retry_after:
+            return state.fault
         fault = unfit_for_spark(self._settings)
-        if last_fault and not fault:
+        if state.fault and not fault:
             with clock():
                 fault = self._whole()
-            if not fault:
-                log.info("this host can run Spark again")
-        self._write(fault)
+        if fault:
+            self._host.record(fault)
+            return fault
+        fault = self._host.clear(state)
+        if state.fault and not fault:
+            log.info("this host can run Spark again")
         return fault
 
     def first_session(self) -> None:
@@ -72,11 +84,10 @@ class HostTrial:
             HostUnfit: an executor of this host cannot. Nothing was begun, so the group is handed
                 back.
         """
-        if _shared is None or not self._spark or self._read()[2]:
+        if not self._host.is_shared or not self._spark or not self._host.begin_arrow_trial():
             return
-        self._write(self._read()[1], tried=True)
         if fault := self._arrow():
-            self._write(fault)
+            self._host.record(fault)
             raise HostUnfit(f"the host of {whoami()} is unfit for Spark: {fault}")
 
     def judge(
@@ -91,12 +102,12 @@ class HostTrial:
         if not self._spark:
             return kind, failure
         if isinstance(error, HostUnfit):
-            self._write(failure.text)
-            return (OutcomeKind.RELEASED if _shared is not None else kind), failure
+            self._host.record(failure.text)
+            return (OutcomeKind.RELEASED if self._host.is_shared else kind), failure
         if kind is not OutcomeKind.FAILED or self._driver.broken[0] or not self._driver.running:
             return kind, failure
         if (fault := self._after_failure(failure)) and not ordered():
-            self._write(fault)
+            self._host.record(fault)
             text = (
                 f"the host of {whoami()} is unfit for Spark: {fault}. The step had failed with "
                 f"{failure.text}"
@@ -132,14 +143,3 @@ class HostTrial:
         except Exception as error:  # noqa: BLE001 - whatever Spark raises
             return f"a function over Arrow fails in an executor: {describe(error)}"
         return ""
-
-    def _read(self) -> tuple[float, str, bool]:
-        at, length, tried = _HEAD.unpack_from(self._found)
-        return at, self._found[_HEAD.size : _HEAD.size + length].decode(errors="replace"), tried
-
-    def _write(self, text: str, *, tried: bool | None = None) -> None:
-        data = text.encode(errors="replace")[: _SIZE - _HEAD.size]
-        self._found[_HEAD.size : _HEAD.size + len(data)] = data
-        _HEAD.pack_into(
-            self._found, 0, time.monotonic(), len(data), self._read()[2] if tried is None else tried
-        )

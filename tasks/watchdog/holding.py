@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import marshal
 import mmap
-import os
-import tempfile
 import zlib
 from dataclasses import dataclass, field, fields, replace
 
+from unstuck.tasks.process.anonymous_file import anonymous_file
 from unstuck.tasks.watchdog.policy import Clock
 
 _HALF = 1 << 16  # bytes
@@ -98,13 +97,7 @@ class SharedHolding:
     @classmethod
     def create(cls) -> SharedHolding:
         """Raises: OSError: there is no room or no descriptor for it."""
-        if hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create("unstuck-holding")
-        else:  # macOS
-            with tempfile.TemporaryFile() as file:
-                descriptor = os.dup(file.fileno())
-        os.ftruncate(descriptor, 1 + 2 * _HALF)
-        return cls(descriptor)
+        return cls(anonymous_file("unstuck-holding", 1 + 2 * _HALF))
 
     def write(self, holding: Holding) -> None:
         """For one thread of one process at a time."""
