@@ -147,6 +147,12 @@ class Schedules:
             record = self._schedules.load(name)
             if record is None or self._decide_once(record, due_seen, log_seen):
                 return
+        log.warning(
+            "schedule %s was not decided: %d commits of others came first; it is decided again "
+            "when it is due",
+            name,
+            MAX_TRIES,
+        )
 
     def _decide_once(self, record: ScheduleRecord, due_seen: str, log_seen: LogSeen) -> bool:
         """Decide and commit once. Return False if another commit came first."""
@@ -403,3 +409,9 @@ class Schedules:
             )
             if self._schedules.commit(change) is CommitAnswer.APPLIED:
                 return
+        log.warning(
+            "a run of schedule %s was not recorded: %d commits of others came first; it is "
+            "submitted again, which returns the same job",
+            name,
+            MAX_TRIES,
+        )
