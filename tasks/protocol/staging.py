@@ -84,7 +84,7 @@ class Staging:
             folders.update(filter(None, counting))
         return Retries(frozenset(going), frozenset(folders))
 
-    def made_nothing(self, group: str, job: str) -> tuple[str, Done] | None:
+    def result_without_outputs(self, group: str, job: str) -> tuple[str, Done] | None:
         """Return the staging and work of a group that succeeded in ``job`` without outputs."""
         text = cast(str | None, self._redis.hget(self._keys.of(job).groups, group))
         try:

@@ -213,7 +213,8 @@ class Attempt:
         self._code = code_of(work_order)
         runner.watchdog.show_code(code_taken())
         records = {
-            job: runner.made_nothing(self._token.group, job) for job in work_order.plan.adopts
+            job: runner.result_without_outputs(self._token.group, job)
+            for job in work_order.plan.adopts
         }
         recorded = {job: on_record(*work) for job, work in records.items() if work is not None}
         before = DoneBefore(self._token, work_order, self._code, runner.runs_on, self._published)

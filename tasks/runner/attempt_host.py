@@ -109,7 +109,7 @@ class AttemptHost(ABC):
         """Decide who is charged with ``failure``: the group, or this host."""
 
     @abstractmethod
-    def made_nothing(self, group: str, job: str) -> tuple[str, Done] | None:
+    def result_without_outputs(self, group: str, job: str) -> tuple[str, Done] | None:
         """Return the work of ``group`` on the record of another ``job`` if it made no outputs.
 
         Raises: redis.RedisError.

@@ -267,10 +267,10 @@ class Runner(AttemptHost):
         self._code = self._code or Code()  # before the first step of this process
         return ProcessSnapshot(self._code, others_import=self._prewarming.is_alive())
 
-    def made_nothing(self, group: str, job: str) -> tuple[str, Done] | None:
+    def result_without_outputs(self, group: str, job: str) -> tuple[str, Done] | None:
         staging = Staging(self.client, Keys(self.settings.prefix))
         record: tuple[str, Done] | None = persistently(
-            self.settings.dispatch_timeout, staging.made_nothing, group, job
+            self.settings.dispatch_timeout, staging.result_without_outputs, group, job
         )
         return record
 

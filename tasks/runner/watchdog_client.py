@@ -32,8 +32,8 @@ from unstuck.tasks.process.tree import ProcessState, end_strays, process_state
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.step_stack import SparkStage
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.watchdog.holding import Holding, SharedHolding
 from unstuck.tasks.watchdog.policy import Clock, Instruction
+from unstuck.tasks.watchdog.runner_state import RunnerState, SharedRunnerState
 from unstuck.tasks.watchdog.start import WatchdogProcess, start_watchdog
 
 log = logging.getLogger(__name__)
@@ -82,9 +82,9 @@ class WatchdogClient:
         self._looks: Future[object] | None = None
         self._max_stopped = max_stopped
         self._lock = threading.RLock()
-        self._holding = Holding(idle=time.time())
-        self._shared = SharedHolding.create()
-        self._shared.write(self._holding)
+        self._state = RunnerState(idle=time.time())
+        self._shared = SharedRunnerState.create()
+        self._shared.write(self._state)
         self._stack = StackDump.install()
         self._restarts: list[float] = []
         self._ending = False
@@ -104,13 +104,13 @@ class WatchdogClient:
     def show_code(self, code: dict[str, str]) -> None:
         """Show people which code this runner runs: digests by package."""
         with self._lock:
-            if code != self._holding.code:
+            if code != self._state.code:
                 self._tell(code=code)
 
     def show_unfit(self, why: str) -> None:
         """Show people why this runner takes no Spark work; empty: it does."""
         with self._lock:
-            if why != self._holding.unfit:
+            if why != self._state.unfit:
                 self._tell(unfit=why)
 
     def hold(self, token: Token) -> None:
@@ -137,7 +137,7 @@ class WatchdogClient:
         with self._lock:
             self._tell(
                 clocks={
-                    **self._holding.clocks,
+                    **self._state.clocks,
                     code: Clock(code, seconds, time.monotonic(), step, index),
                 }
             )
@@ -147,7 +147,7 @@ class WatchdogClient:
             with self._lock:
                 self._tell(
                     clocks={
-                        name: limit for name, limit in self._holding.clocks.items() if name != code
+                        name: limit for name, limit in self._state.clocks.items() if name != code
                     }
                 )
 
@@ -157,7 +157,7 @@ class WatchdogClient:
         May be called often.
         """
         with self._lock:
-            clocks, now = self._holding.clocks, time.monotonic()
+            clocks, now = self._state.clocks, time.monotonic()
             clock = clocks.get(code)
             if clock is not None and now - clock.began >= clock.seconds * _RESTART_AFTER:
                 self._tell(clocks={**clocks, code: replace(clock, began=now)})
@@ -174,7 +174,7 @@ class WatchdogClient:
     def show_stages(self, token: Token, stages: Sequence[SparkStage]) -> None:
         """Show people what Spark runs for ``token``, if this runner holds that still."""
         with self._lock:
-            if self._holding.token == str(token):
+            if self._state.token == str(token):
                 self._tell(
                     stages=json.dumps([asdict(stage) for stage in stages]), stages_at=time.time()
                 )
@@ -205,8 +205,8 @@ class WatchdogClient:
         with self._lock:
             if os.getpid() != self._pid:
                 return  # a child that a step has forked holds nothing
-            vars(self._holding).update(changes)  # takes a tenth of the time of a copy
-            self._shared.write(self._holding)
+            vars(self._state).update(changes)  # takes a tenth of the time of a copy
+            self._shared.write(self._state)
 
     def _start(self) -> None:
         descriptors = {

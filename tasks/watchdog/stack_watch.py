@@ -16,7 +16,7 @@ from unstuck.tasks.process.call_deadlines import run_with_deadline
 from unstuck.tasks.process.stack_dump import RawFrame, StackDump
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.step_stack import Frame
-from unstuck.tasks.watchdog.holding import Holding
+from unstuck.tasks.watchdog.runner_state import RunnerState
 
 SHOWN = 8  # frames
 MAX_TEXT = 200  # characters of a name or a line
@@ -42,7 +42,7 @@ class StackWatch:
         self._sources: dict[tuple[str, int], str] = {}
         self._secrets = Secrets()
 
-    def look(self, held: Holding) -> tuple[tuple[Frame, ...], float, float] | None:
+    def look(self, held: RunnerState) -> tuple[tuple[Frame, ...], float, float] | None:
         """Ask when it is time, and take the answer to the question before.
 
         Returns: the frames, and when they were seen and have stood since (monotonic seconds); None:
@@ -65,7 +65,7 @@ class StackWatch:
         return observation
 
     def _observed(
-        self, answer: Sequence[RawFrame], held: Holding, secrets: Mapping[str, str]
+        self, answer: Sequence[RawFrame], held: RunnerState, secrets: Mapping[str, str]
     ) -> tuple[tuple[Frame, ...], float, float]:
         stood = [frame for frame in answer if is_users(frame.file, held.code)] or [*answer]
         if stood != self._raw:
@@ -73,7 +73,7 @@ class StackWatch:
         return self._shown(answer, held, secrets), self._asked_at, self._stands_since
 
     def _shown(
-        self, answer: Sequence[RawFrame], held: Holding, secrets: Mapping[str, str]
+        self, answer: Sequence[RawFrame], held: RunnerState, secrets: Mapping[str, str]
     ) -> tuple[Frame, ...]:
         if secrets != self._secrets.values:
             self._secrets = Secrets.of(secrets)

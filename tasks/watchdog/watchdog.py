@@ -45,7 +45,6 @@ from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.transport.stack_store import StackStore
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 from unstuck.tasks.watchdog.cancel_channel import CancelChannel
-from unstuck.tasks.watchdog.holding import Holding, SharedHolding
 from unstuck.tasks.watchdog.policy import (
     Instruction,
     Observation,
@@ -54,6 +53,7 @@ from unstuck.tasks.watchdog.policy import (
     timeout_failure,
     with_timeouts,
 )
+from unstuck.tasks.watchdog.runner_state import RunnerState, SharedRunnerState
 from unstuck.tasks.watchdog.stack_watch import StackWatch
 
 log = logging.getLogger("unstuck.tasks.watchdog")
@@ -67,11 +67,11 @@ RENEW_AGAIN = 0.5  # seconds until a renewal is tried again that Redis refused a
 STACK_KEPT = 60.0  # seconds
 
 
-# It is told a JSON object: runner, pid, worker, worker_pid, queues; temporary is the folder of the
-# runner's temporary files; shutdown_flag, shared and stack are descriptors. What the runner holds
-# stands in memory that both share (``holding``). Instructions go to the runner through a pipe, one
-# JSON object a line: token, instruction (cancel, stale, drain, timeout), failure (of a timeout); or
-# with the op "look": it is to say what Spark runs.
+# The argument is a JSON object: runner, pid, worker, worker_pid, queues; temporary is the folder of
+# the runner's temporary files; shutdown_flag, shared and stack are descriptors. The state of the
+# runner is in memory that both share (``runner_state``). Instructions go to the runner through a
+# pipe, one JSON object per line: token, instruction (cancel, stale, drain, timeout), failure (of a
+# timeout). An object with the op "look" asks for the stages that Spark runs.
 
 
 class Watchdog:
@@ -103,8 +103,8 @@ class Watchdog:
         )
         self._level = ShutdownLevel.WORK
         self._drain_at: float | None = None  # monotonic seconds
-        self._shared = SharedHolding(int(hello["shared"]))
-        self._holding = Holding()  # as it was at the last look
+        self._shared = SharedRunnerState(int(hello["shared"]))
+        self._runner_state = RunnerState()  # as it was at the last look
         self._token: Token | None = None  # in it
         self._seen_twice = False  # two looks in a row found the same
         self._probe = WarehouseProbe(settings)
@@ -171,8 +171,8 @@ class Watchdog:
 
     def _look(self) -> None:
         """Read what the runner holds. An attempt is followed once two looks find it."""
-        before, held = self._holding, self._shared.read()
-        self._holding = held
+        before, held = self._runner_state, self._shared.read()
+        self._runner_state = held
         if held.token != before.token:
             self._token = Token.parse(held.token) if held.token else None
             process_is_about(**(self._token.work if self._token else {}))
@@ -186,9 +186,9 @@ class Watchdog:
                 self._channel.follow(self._token.job)
             self._next_tick = 0.0
         clocks = (
-            self._holding.clocks
+            self._runner_state.clocks
             if self._altered is None
-            else with_timeouts(self._holding.clocks, self._altered)
+            else with_timeouts(self._runner_state.clocks, self._altered)
         )
         self._state = replace(self._state, clocks=clocks)
 
@@ -201,7 +201,7 @@ class Watchdog:
         if (
             runner is ProcessState.GONE
         ):  # read before the parent reaps the zombie; afterwards nobody can tell
-            death = describe_status(exit_status(self._runner.pid)) + self._holding.remark
+            death = describe_status(exit_status(self._runner.pid)) + self._runner_state.remark
         if time.monotonic() >= self._next_tick:
             self._tick(runner)
         orphaned = self._orphaned(runner)
@@ -297,7 +297,7 @@ class Watchdog:
         if self._token is None or runner is not ProcessState.ALIVE:
             return True
         try:
-            self._answer = self._lease.renew(self._token, self._worker, self._holding.progress)
+            self._answer = self._lease.renew(self._token, self._worker, self._runner_state.progress)
             if self._lease.altered:
                 self._altered = json.loads(self._lease.altered)["group"]
         except redis.RedisError as error:
@@ -310,7 +310,7 @@ class Watchdog:
 
     def _status(self, now: float) -> RunnerInfo:
         """This runner, its times by the clock of Redis, which says that it is ``now``."""
-        token, held, here = self._token, self._holding, time.time()
+        token, held, here = self._token, self._runner_state, time.time()
 
         def of_redis(at: float) -> float | None:
             return now - max(0.0, here - at) if at else None
@@ -341,13 +341,13 @@ class Watchdog:
         """Let people see where a step stands that runs long."""
         if (
             self._stack is None
-            or (observation := self._stack.look(self._holding)) is None
+            or (observation := self._stack.look(self._runner_state)) is None
             or self._token is None
         ):
             return
         frames, seen_at, since = observation
         self._state = replace(self._state, stood=str(own_frame(frames)))
-        every, held = self._settings.stack_every, self._holding
+        every, held = self._settings.stack_every, self._runner_state
         stages = (
             held.stages
             if time.time() - held.stages_at < 2 * every + self._settings.lease_renew
@@ -366,8 +366,8 @@ class Watchdog:
 
         The runner may not be reading the pipe.
         """
-        question = (token, self._holding.stages_at)
-        if '"app"' in self._holding.progress and question != self._asked_for_stages:
+        question = (token, self._runner_state.stages_at)
+        if '"app"' in self._runner_state.progress and question != self._asked_for_stages:
             self._asked_for_stages = question
             self._send({"op": "look", "token": token})
 
@@ -382,7 +382,7 @@ class Watchdog:
     def _log_for_attempt(self, text: str) -> None:
         """Write ``text`` to the attempt's log with a deadline, since the log may hang."""
         log.warning("%s: %s", self._token, text)
-        path = self._holding.log
+        path = self._runner_state.log
         if path is None:
             return
         line = one_line(self._settings.log, "watchdog", "ERROR", text)

@@ -40,8 +40,8 @@ from unstuck.tasks.steps.execute import StepRaised, users_code
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.time_zone import in_zone
 from unstuck.tasks.transport.lease import Claim, FinishAnswer
-from unstuck.tasks.watchdog.holding import Holding
 from unstuck.tasks.watchdog.policy import Clock, Instruction, timeout_failure
+from unstuck.tasks.watchdog.runner_state import RunnerState
 
 _LIMITS = (
     "TIMEOUT",
@@ -70,10 +70,10 @@ class _Limits(WatchdogClient):
         attempt.
         """
         self._over, self._shown = over, shown
-        self._pid, self._lock, self._holding = (
+        self._pid, self._lock, self._state = (
             os.getpid(),
             threading.RLock(),
-            Holding(idle=time.time()),
+            RunnerState(idle=time.time()),
         )
         self.off, self.secrets = False, Secrets()
 
@@ -101,7 +101,7 @@ class _Limits(WatchdogClient):
         if new_secrets := changes.get("secrets"):
             self.secrets = Secrets.of({**self.secrets.values, **new_secrets})
         with self._lock:
-            self._holding = replace(self._holding, **changes)
+            self._state = replace(self._state, **changes)
         if changes.get("progress") and os.getpid() == self._pid:
             self._shown(changes["progress"])
 
@@ -235,7 +235,7 @@ class RunnerHere(AttemptHost):
     ) -> tuple[OutcomeKind, Failure]:
         return kind, failure
 
-    def made_nothing(self, group: str, job: str) -> None:
+    def result_without_outputs(self, group: str, job: str) -> None:
         """Return nothing: no run retries another."""
 
     # -- interrupts --------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.variant
 _RUNNER = """
 import logging, os, signal, sys, threading, time
 from unstuck.tasks.watchdog.start import start_watchdog
-from unstuck.tasks.watchdog.holding import Holding, SharedHolding
+from unstuck.tasks.watchdog.runner_state import RunnerState, SharedRunnerState
 
 class Hung(logging.Handler):
     def emit(self, record):
@@ -32,8 +32,8 @@ logging.basicConfig(handlers=[Hung()], level=logging.DEBUG)
 logging.getLogger("unstuck").addHandler(Hung())
 signal.signal(signal.SIGUSR1, lambda *_: None)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-shared = SharedHolding.create()
-shared.write(Holding(idle=time.time()))
+shared = SharedRunnerState.create()
+shared.write(RunnerState(idle=time.time()))
 hello = {"runner": "r", "pid": os.getpid(), "worker": "here:1", "worker_pid": os.getppid(), "queues": []}
 hello |= {"shared": shared.descriptor}
 read, write = os.pipe()
@@ -160,7 +160,7 @@ def test_a_forked_watchdog_has_no_signal_handler_of_its_runner_and_its_end_is_to
 def test_a_forked_watchdog_writes_to_no_log_of_its_runner() -> None:
     """A log that hangs would keep it from its work."""
     with started("redis://127.0.0.1:1/0") as runner:
-        runner.do("shared.write(Holding(token='job/g/1/n1/c'))")
+        runner.do("shared.write(RunnerState(token='job/g/1/n1/c'))")
         assert runner.process.stderr is not None
         failed = (
             line for line in runner.process.stderr if "the lease could not be renewed" in line

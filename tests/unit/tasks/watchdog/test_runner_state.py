@@ -10,16 +10,16 @@ from dataclasses import replace
 
 import pytest
 
-from unstuck.tasks.watchdog.holding import Holding, SharedHolding
 from unstuck.tasks.watchdog.policy import Clock
+from unstuck.tasks.watchdog.runner_state import RunnerState, SharedRunnerState
 
 
 @pytest.fixture
-def shared() -> SharedHolding:
-    return SharedHolding.create()
+def shared() -> SharedRunnerState:
+    return SharedRunnerState.create()
 
 
-HELD = Holding(
+HELD = RunnerState(
     token="job/group[1]/1/n1/c1",
     since=1.5,
     taken=1.0,
@@ -33,21 +33,21 @@ HELD = Holding(
 )
 
 
-def test_the_last_holding_is_read_by_whoever_has_the_descriptor(shared: SharedHolding) -> None:
-    reader = SharedHolding(shared.descriptor)
-    assert reader.read() == Holding()
-    for holding in (HELD, Holding(idle=5.0), HELD):
-        shared.write(holding)
-        assert reader.read() == reader.read() == holding
+def test_every_process_with_the_descriptor_reads_the_last_state(shared: SharedRunnerState) -> None:
+    reader = SharedRunnerState(shared.descriptor)
+    assert reader.read() == RunnerState()
+    for state in (HELD, RunnerState(idle=5.0), HELD):
+        shared.write(state)
+        assert reader.read() == reader.read() == state
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "漢", "🙂"])
-def test_texts_of_a_step_that_have_no_room_are_cut(shared: SharedHolding, letter: str) -> None:
+def test_texts_of_a_step_that_have_no_room_are_cut(shared: SharedRunnerState, letter: str) -> None:
     clock = Clock("STEP_TIMEOUT", 1.0, 2.0, letter * 10**5)
     shared.write(HELD)
     long = letter * 10**6
     shared.write(
-        Holding(token="job/g/1/n/c", progress=long, remark=long, clocks={clock.code: clock})
+        RunnerState(token="job/g/1/n/c", progress=long, remark=long, clocks={clock.code: clock})
     )
     read = shared.read()
     assert (read.token, read.progress) == ("job/g/1/n/c", "")
@@ -56,7 +56,7 @@ def test_texts_of_a_step_that_have_no_room_are_cut(shared: SharedHolding, letter
 
 
 def test_secrets_that_have_no_room_are_said_to_be_missing_and_cost_nothing_else(
-    shared: SharedHolding,
+    shared: SharedRunnerState,
 ) -> None:
     """Without them no text of a step is shown, since it could not be cleaned."""
     shared.write(replace(HELD, secrets={"KEY": "x" * 10**5}))
@@ -67,34 +67,34 @@ def test_secrets_that_have_no_room_are_said_to_be_missing_and_cost_nothing_else(
 
 @pytest.mark.variant
 def test_what_was_written_last_is_whole_wherever_its_writer_is_killed(
-    shared: SharedHolding,
+    shared: SharedRunnerState,
 ) -> None:
-    reader = SharedHolding(shared.descriptor)
+    reader = SharedRunnerState(shared.descriptor)
     written = [
-        Holding(token=f"job/g/{epoch}/n/c", remark="x" * random.randrange(4000))
+        RunnerState(token=f"job/g/{epoch}/n/c", remark="x" * random.randrange(4000))
         for epoch in range(200)
     ]
     for _ in range(20):
         if (writer := os.fork()) == 0:
             while True:
-                for holding in written:
-                    shared.write(holding)
+                for state in written:
+                    shared.write(state)
         try:
             for _ in range(2000):
-                assert reader.read() in (*written, Holding())
+                assert reader.read() in (*written, RunnerState())
         finally:
             with suppress(ProcessLookupError):
                 os.kill(writer, signal.SIGKILL)
             os.waitpid(writer, 0)
-        assert reader.read() in (*written, Holding())
+        assert reader.read() in (*written, RunnerState())
 
 
-def test_memory_that_somebody_else_has_written_to_is_an_error_and_no_holding(
-    shared: SharedHolding,
+def test_foreign_content_of_the_shared_memory_is_an_error(
+    shared: SharedRunnerState,
 ) -> None:
     shared.write(HELD)
     with open(shared.descriptor, "r+b", closefd=False, buffering=0) as file:
         file.seek(0)
         file.write(b"\x00" + b"spoilt" * 10_000)
-    with pytest.raises(ValueError, match="holds no text of the runner's"):
-        SharedHolding(shared.descriptor).read()
+    with pytest.raises(ValueError, match="no valid state of the runner"):
+        SharedRunnerState(shared.descriptor).read()
