@@ -76,7 +76,7 @@ def test_the_process_ends_with_its_consumer(
 
 
 @pytest.mark.variant
-def test_the_process_ends_with_its_consumer_also_when_a_sweep_hangs(
+def test_the_process_ends_with_its_consumer_even_if_a_sweep_hangs(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     process = start(redis_server, tmp_path, wait=True)

@@ -96,7 +96,7 @@ def until_step(tmp_path: Path, name: str = "hold", **more: Any) -> tuple[dict[st
     return {"name": name, "spark": False, "steps": [step], **more}, gate
 
 
-def test_200_groups_between_a_fork_and_a_join_are_queued_run_and_done_exactly_once(
+def test_a_fork_of_200_groups_runs_each_group_exactly_once(
     client: Client,
 ) -> None:
     job = client.submit(EXAMPLES / "wide.yaml").id
@@ -107,7 +107,7 @@ def test_200_groups_between_a_fork_and_a_join_are_queued_run_and_done_exactly_on
     assert {tuple(group) for group in events.values()} == {("QUEUED", "RUNNING", "SUCCEEDED")}
 
 
-def test_a_worker_killed_with_all_its_children_is_replaced_and_its_group_runs_again(
+def test_a_worker_killed_with_its_children_is_replaced_and_its_group_reruns(
     client: Client, fleet: LocalFleet, tmp_path: Path
 ) -> None:
     """Nobody is left who could report it: the lease tells."""
@@ -148,7 +148,7 @@ def test_a_worker_killed_with_all_its_children_is_replaced_and_its_group_runs_ag
     assert record.first_error.code == "LEASE_LAPSED"
 
 
-def test_a_frozen_runner_is_taken_over_and_changes_nothing_when_it_thaws(
+def test_a_frozen_runner_is_replaced_and_changes_nothing_when_it_thaws(
     client: Client, tmp_path: Path
 ) -> None:
     group, gate = until_step(tmp_path)
@@ -182,7 +182,7 @@ def _idle_or_gone(client: Client, runner: str) -> bool:
     return all(found.job is None for found in client.fleet().runners if found.id == runner)
 
 
-def test_a_coordinator_killed_in_the_middle_of_a_wide_job_is_followed_by_the_other(
+def test_another_coordinator_continues_a_wide_job_when_one_is_killed(
     client: Client, fleet: LocalFleet
 ) -> None:
     spec = {
@@ -211,7 +211,7 @@ def test_a_coordinator_killed_in_the_middle_of_a_wide_job_is_followed_by_the_oth
 @pytest.mark.parametrize(
     "offers", [False, True], ids=["the broker", "the broker and all ready sets"]
 )
-def test_every_broker_key_deleted_under_a_running_fleet_costs_a_moment(
+def test_a_running_fleet_recovers_when_every_broker_key_is_deleted(
     client: Client, fleet: LocalFleet, offers: bool
 ) -> None:
     """Wake-ups are sent again, and offers are put back."""
@@ -246,9 +246,7 @@ def test_every_broker_key_deleted_under_a_running_fleet_costs_a_moment(
 
 
 @pytest.mark.variant
-def test_an_app_with_nothing_of_ours_installed_submits_through_celery(
-    client: Client, fleet: LocalFleet
-) -> None:
+def test_an_app_without_unstuck_submits_through_celery(client: Client, fleet: LocalFleet) -> None:
     code = (
         "import sys; from celery import Celery; app = Celery(broker=sys.argv[1], "
         "broker_transport_options={'global_keyprefix': 'unstuck:celery:'}); "
@@ -262,7 +260,7 @@ def test_an_app_with_nothing_of_ours_installed_submits_through_celery(
 
 
 @pytest.mark.variant
-def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet) -> None:
+def test_celery_inspect_and_flower_work_with_a_fleet(fleet: LocalFleet) -> None:
     env = {**os.environ, "UNSTUCK_REDIS_URL": fleet.redis_url}
     ping = subprocess.run(
         [
@@ -335,7 +333,7 @@ def spark_stage(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.variant
-def test_a_running_spark_stage_is_canceled_in_under_five_seconds(
+def test_a_running_spark_stage_is_canceled_within_five_seconds(
     client: Client, tmp_path: Path
 ) -> None:
     """One of three tries at least: a machine that is busy with other things may make one of them
@@ -362,7 +360,7 @@ def test_a_running_spark_stage_is_canceled_in_under_five_seconds(
 @pytest.mark.parametrize(
     ("force", "within", "code"), [(False, 20.0, "UNCONFIRMED"), (True, 6.0, "FORCE_STOPPED")]
 )
-def test_a_job_whose_runner_is_frozen_is_canceled_at_the_deadline_and_by_force_at_once(
+def test_a_job_with_a_frozen_runner_is_canceled_at_the_deadline_or_immediately_by_force(
     client: Client, tmp_path: Path, force: bool, within: float, code: str
 ) -> None:
     group, gate = until_step(tmp_path)
@@ -388,7 +386,7 @@ def test_a_job_whose_runner_is_frozen_is_canceled_at_the_deadline_and_by_force_a
 
 
 @pytest.mark.variant
-def test_no_beat_at_all_makes_no_difference(client: Client, fleet: LocalFleet) -> None:
+def test_a_fleet_works_without_celery_beat(client: Client, fleet: LocalFleet) -> None:
     """The fixture's beat is frozen while the job runs."""
     (beat,) = celery_processes("beat")
     beat.suspend()

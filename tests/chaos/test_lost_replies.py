@@ -69,7 +69,7 @@ def submit(user: Client, number: int) -> str:
         pytest.param(True, id="the connection is silent"),
     ],
 )
-def test_a_line_that_loses_one_reply_in_twenty_delays_work_and_stalls_nobody(
+def test_losing_one_reply_in_twenty_delays_work_but_stalls_nothing(
     redis_server: RedisServer, proxy: Proxy, fleet: LocalFleet, silent: bool
 ) -> None:
     proxy.lose(0.05, silent=silent)

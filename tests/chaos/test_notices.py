@@ -86,7 +86,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.mark.claim(
     "Each notice reaches each of its targets, in order, also if a receiver is unreachable."
 )
-def test_every_notice_arrives_with_one_id_and_in_its_order_while_coordinators_are_killed(
+def test_notices_arrive_in_order_with_stable_ids_while_coordinators_are_killed(
     server: RedisServer, tmp_path: Path
 ) -> None:
     receivers = {name: Receiver() for name in ("away", "refuses", "hangs", "twice")}

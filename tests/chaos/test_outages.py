@@ -149,7 +149,7 @@ def everybody_hears(client: Client, work: Work) -> None:
     assert client.wait(job).status is Status.FINISHED
 
 
-def test_redis_restarts_three_times_under_running_work(
+def test_running_work_survives_three_redis_restarts(
     client: Client, server: RedisServer, fleet: LocalFleet, work: Work
 ) -> None:
     names = [f"g{n:02}" for n in range(5 * SLOTS)]
@@ -212,7 +212,7 @@ def watchdog_of(runner: psutil.Process) -> psutil.Process:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("trouble", [_frozen, _away])
-def test_an_outage_longer_than_the_lease_takes_nobodys_work_also_by_a_coordinator_that_started_meanwhile(
+def test_leases_survive_an_outage_longer_than_the_lease(
     client: Client, server: RedisServer, fleet: LocalFleet, work: Work, trouble: Any
 ) -> None:
     ends = client.submit({"name": "ends", "groups": [work.group("ends", gate="meanwhile")]}).id
@@ -257,7 +257,7 @@ def test_an_outage_longer_than_the_lease_takes_nobodys_work_also_by_a_coordinato
 
 
 @pytest.mark.variant
-def test_a_worker_on_a_busy_machine_is_not_taken_for_dead(client: Client, work: Work) -> None:
+def test_a_worker_on_a_busy_machine_is_not_declared_dead(client: Client, work: Work) -> None:
     """Twice as much to do as this machine can, for longer than a lease."""
     job = client.submit({"name": "busy", "groups": [work.group("only", gate="go")]}).id
     wait_until(work.began("only"), 60, "it to run")
@@ -278,7 +278,7 @@ def test_a_worker_on_a_busy_machine_is_not_taken_for_dead(client: Client, work: 
 
 
 @pytest.mark.variant
-def test_a_runner_that_dies_with_an_unsent_report_loses_nothing(
+def test_the_outcome_of_a_runner_that_dies_before_reporting_is_kept(
     client: Client, server: RedisServer, fleet: LocalFleet, work: Work
 ) -> None:
     """Its marker stands, and its lapsed lease tells the rest: the next attempt takes the work
@@ -304,7 +304,7 @@ def test_a_runner_that_dies_with_an_unsent_report_loses_nothing(
 
 
 @pytest.mark.variant
-def test_all_connections_cut_and_the_offer_that_stands_again_are_one_attempt(
+def test_cut_connections_and_a_repeated_offer_cause_only_one_attempt(
     client: Client, store: redis.Redis, fleet: LocalFleet, work: Work
 ) -> None:
     job = client.submit({"name": "cut", "groups": [work.group("only", gate="go")]}).id
@@ -334,7 +334,7 @@ def test_all_connections_cut_and_the_offer_that_stands_again_are_one_attempt(
 
 
 @pytest.mark.variant
-def test_offers_deleted_with_every_key_of_the_broker_are_put_back(
+def test_offers_deleted_with_all_broker_keys_are_restored(
     client: Client, store: redis.Redis, fleet: LocalFleet, work: Work
 ) -> None:
     held = [f"held{n}" for n in range(SLOTS)]
@@ -403,7 +403,7 @@ def test_an_unreceived_wake_up_is_sent_again(
 
 
 @pytest.mark.variant
-def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_repeats_no_work(
+def test_a_redis_rollback_of_two_seconds_repeats_no_work(
     client: Client, store: redis.Redis, server: RedisServer, fleet: LocalFleet, work: Work
 ) -> None:
     """As by a failover to a replica that lagged: the offers that were taken since then stand
@@ -458,7 +458,7 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
 
 
 @pytest.mark.variant
-def test_a_coordinator_frozen_with_a_jobs_lock_is_followed_by_the_other_and_changes_nothing_when_it_thaws(
+def test_a_job_whose_lock_is_held_by_a_frozen_coordinator_continues(
     client: Client, store: redis.Redis, fleet: LocalFleet
 ) -> None:
     noop = {"python": "examples.noop:noop"}

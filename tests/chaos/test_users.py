@@ -16,7 +16,7 @@ from unstuck import Client, Status
 
 
 @pytest.mark.variant
-def test_300_jobs_with_many_running_are_canceled_in_one_loop_and_the_list_is_right_throughout(
+def test_300_jobs_are_canceled_in_one_loop_and_the_list_stays_correct(
     client: Client,  # noqa: F811
     tmp_path: Path,
 ) -> None:
@@ -73,7 +73,7 @@ def test_300_jobs_with_many_running_are_canceled_in_one_loop_and_the_list_is_rig
 
 
 @pytest.mark.variant
-def test_a_failed_job_is_retried_and_runs_only_what_had_not_succeeded(
+def test_a_retry_of_a_failed_job_runs_only_unfinished_groups(
     client: Client,  # noqa: F811
     tmp_path: Path,
 ) -> None:
@@ -103,7 +103,7 @@ def test_a_failed_job_is_retried_and_runs_only_what_had_not_succeeded(
     assert client.show(job).status is Status.FAILED, "and the old one stays as it ended"
 
 
-def test_a_group_that_kills_its_worker_every_time_is_poison_and_starves_nobody(
+def test_a_group_that_always_kills_its_worker_fails_as_poison_and_other_jobs_run(
     client: Client,  # noqa: F811
     tmp_path: Path,
 ) -> None:
@@ -132,7 +132,7 @@ def test_a_group_that_kills_its_worker_every_time_is_poison_and_starves_nobody(
 
 
 @pytest.mark.variant
-def test_a_step_out_of_memory_in_every_runner_leaves_workers_that_take_work(
+def test_workers_stay_usable_after_a_step_runs_out_of_memory_in_every_runner(
     client: Client,  # noqa: F811
     tmp_path: Path,
 ) -> None:

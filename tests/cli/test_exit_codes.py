@@ -56,7 +56,7 @@ def bad(tmp_path: Path) -> Path:
 
 
 @pytest.mark.variant
-def test_watching_a_job_that_finished_is_0_and_one_that_failed_is_1(cli: Cli, hand: ByHand) -> None:
+def test_watching_a_job_exits_with_0_on_success_and_1_on_failure(cli: Cli, hand: ByHand) -> None:
     fine = hand.finished()
     broken = hand.submit({"name": "only"})
     hand.decide(broken)
@@ -72,7 +72,7 @@ def test_watching_a_job_that_finished_is_0_and_one_that_failed_is_1(cli: Cli, ha
 
 
 @pytest.mark.parametrize("command", ["submit", "validate"])
-def test_a_wrong_spec_is_2_with_file_line_and_column_and_nothing_is_stored(
+def test_an_invalid_spec_exits_with_2_and_its_position_and_stores_nothing(
     cli: Cli, bad: Path, client: redis.Redis, command: str
 ) -> None:
     done = cli(command, bad)
@@ -82,7 +82,7 @@ def test_a_wrong_spec_is_2_with_file_line_and_column_and_nothing_is_stored(
     assert client.dbsize() == 0
 
 
-def test_a_python_file_is_no_spec_and_the_answer_says_how_its_job_is_named(
+def test_a_python_file_is_refused_as_a_spec_with_the_way_to_name_its_job(
     cli: Cli, tmp_path: Path
 ) -> None:
     (tmp_path / "shop.py").write_text("from unstuck import Job\njob = Job('shop')\n")
@@ -93,7 +93,7 @@ def test_a_python_file_is_no_spec_and_the_answer_says_how_its_job_is_named(
     )
 
 
-def test_validate_in_json_gives_every_problem_with_its_place(cli: Cli, bad: Path) -> None:
+def test_validate_in_json_lists_every_problem_with_its_place(cli: Cli, bad: Path) -> None:
     done = cli("validate", bad, "--json")
     assert done.returncode == 2
     answer = json.loads(done.stdout)
@@ -102,9 +102,7 @@ def test_validate_in_json_gives_every_problem_with_its_place(cli: Cli, bad: Path
     assert (problem["file"], problem["line"], problem["column"]) == (str(bad), 6, 5)
 
 
-def test_a_parameter_of_a_wrong_type_is_2_for_validate_and_submit_and_a_value_is_asked_for(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_parameter_of_a_wrong_type_exits_with_2(cli: Cli, tmp_path: Path) -> None:
     spec = tmp_path / "daily.yaml"
     spec.write_text(GOOD.replace("{year: 2013}", "{year: 2013, day: {type: date, required: true}}"))
     for command in ("validate", "submit"):
@@ -161,7 +159,7 @@ def test_validate_prints_the_schema(cli: Cli) -> None:
         (("validate",), "--schema"),
     ],
 )
-def test_bad_usage_is_2_and_says_what_was_expected(
+def test_a_usage_error_exits_with_2_and_the_expected_usage(
     cli: Cli, good: Path, client: redis.Redis, arguments: tuple[str, ...], said: str
 ) -> None:
     done = cli(*arguments)
@@ -170,7 +168,7 @@ def test_bad_usage_is_2_and_says_what_was_expected(
     assert client.dbsize() == 0
 
 
-def test_a_key_that_belongs_to_another_spec_is_2_and_names_the_job(cli: Cli, good: Path) -> None:
+def test_a_key_used_by_another_spec_exits_with_2_and_names_the_job(cli: Cli, good: Path) -> None:
     first = cli.json("submit", good, "--key", "k1")
     done = cli("submit", good, "--key", "k1", "--param", "year=2014")
     assert done.returncode == 2
@@ -186,7 +184,7 @@ def test_a_key_that_belongs_to_another_spec_is_2_and_names_the_job(cli: Cli, goo
         ("UNSTUCK_SPARK_CONF", "{spark.driver.memory: 4g}"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_2_and_is_named(
+def test_an_invalid_setting_exits_with_2_and_is_named(
     cli: Cli, good: Path, name: str, value: str
 ) -> None:
     done = cli("submit", good, **{name: value})
@@ -196,23 +194,21 @@ def test_a_setting_that_cannot_be_used_is_2_and_is_named(
 
 
 @pytest.mark.parametrize("command", ["list", "doctor", "up"])
-def test_an_address_that_is_none_is_2_with_every_command_and_shown_as_it_was_given(
-    cli: Cli, command: str
-) -> None:
+def test_an_invalid_address_exits_with_2_and_is_shown_as_given(cli: Cli, command: str) -> None:
     done = cli(command, UNSTUCK_REDIS_URL="127.0.0.1:17799")
     assert (done.returncode, done.stdout) == (2, "")
     assert "UNSTUCK_REDIS_URL: not the address of a Redis: '127.0.0.1:17799'" in done.stderr
     assert "Expected: redis://HOST:PORT/0" in done.stderr
 
 
-def test_an_empty_address_counts_as_missing(cli: Cli) -> None:
+def test_an_empty_address_counts_as_unset(cli: Cli) -> None:
     done = cli("list", UNSTUCK_REDIS_URL="", UNSTUCK_LEASE_TTL="")
     assert (
         "redis://localhost:6379/0" in done.stderr or done.returncode == 0
     )  # somebody's own Redis may be there
 
 
-def test_a_shortened_id_that_fits_several_jobs_is_2_and_lists_them(cli: Cli, hand: ByHand) -> None:
+def test_an_ambiguous_id_prefix_exits_with_2_and_lists_the_jobs(cli: Cli, hand: ByHand) -> None:
     jobs = [hand.submit({"name": "only"}), hand.submit({"name": "only"})]
     done = cli("show", jobs[0][:8])
     assert done.returncode == 2
@@ -242,7 +238,7 @@ def silent_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_redis_that_is_not_there_is_5_and_says_what_to_do_without_the_password(cli: Cli) -> None:
+def test_an_unreachable_redis_exits_with_5_and_a_remedy_without_the_password(cli: Cli) -> None:
     url = f"redis://someone:hunter2@127.0.0.1:{free_port()}/0"
     done = cli("list", UNSTUCK_REDIS_URL=url)
     assert done.returncode == 5
@@ -253,7 +249,7 @@ def test_redis_that_is_not_there_is_5_and_says_what_to_do_without_the_password(c
 
 
 @pytest.mark.variant
-def test_redis_that_never_answers_is_5_within_five_seconds(
+def test_an_unresponsive_redis_exits_with_5_within_five_seconds(
     cli: Cli, good: Path, silent_port: int
 ) -> None:
     for arguments in (("list",), ("submit", str(good))):
@@ -337,7 +333,7 @@ os.write(told, json.dumps(answers).encode())
 """
 
 
-def test_every_command_is_tried_without_redis_or_needs_none() -> None:
+def test_every_command_is_tested_without_redis_or_needs_none() -> None:
     assert {line.split()[0] for line in ASKS_REDIS} | ASKS_NOBODY == set(
         getattr(get_command(app), "commands", ())
     )
@@ -346,7 +342,7 @@ def test_every_command_is_tried_without_redis_or_needs_none() -> None:
 @pytest.mark.parametrize(
     "how", ["refuses", pytest.param("never answers", marks=pytest.mark.variant)]
 )
-def test_redis_that_is_away_is_5_soon_for_every_command_that_needs_it(
+def test_every_command_that_needs_redis_soon_exits_with_5_without_it(
     cli: Cli, good: Path, silent_port: int, how: str
 ) -> None:
     port = silent_port if how == "never answers" else free_port()
@@ -422,7 +418,7 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(cli: Cli) -> None:
         ("list", {"unstuck.client.client", "unstuck.coordinator.spec.model"}),
     ],
 )
-def test_a_command_imports_only_what_it_uses(cli: Cli, command: str, unused: set[str]) -> None:
+def test_a_command_imports_only_what_it_needs(cli: Cli, command: str, unused: set[str]) -> None:
     unused |= {"celery", "kombu", "yaml", "fastapi", "jinja2", "pyarrow", "pandas", "pyspark"}
     code = (
         "import sys, unstuck.cli.app as c\n"
@@ -454,13 +450,13 @@ def test_a_command_imports_only_what_it_uses(cli: Cli, command: str, unused: set
         ("someone:secret@h:1", "(an address that cannot be read)"),
     ],
 )
-def test_no_address_is_shown_with_its_password(url: str, shown: str) -> None:
+def test_no_address_is_printed_with_its_password(url: str, shown: str) -> None:
     assert without_password(url) == shown
 
 
 @pytest.mark.variant
 @pytest.mark.parametrize("command", ["validate", "submit"])
-def test_a_closed_standard_input_is_a_wrong_use_and_said_so(cli: Cli, command: str) -> None:
+def test_a_closed_standard_input_is_reported_as_a_usage_error(cli: Cli, command: str) -> None:
     done = subprocess.run(
         ["sh", "-c", '"$@" <&-', "sh", *COMMAND, command, "-"],
         cwd=cli.folder, env=cli.env, capture_output=True, text=True, check=False,

@@ -38,7 +38,7 @@ def away(cli: Cli) -> Cli:
     return cli
 
 
-def test_help_has_four_panels_and_h_is_help(away: Cli) -> None:
+def test_help_has_four_panels_and_h_is_an_alias(away: Cli) -> None:
     long, short = away("--help"), away("-h")
     assert (long.returncode, short.stdout) == (0, long.stdout)
     assert re.findall(r"^╭─ (\w+) ─", long.stdout, re.MULTILINE) == [
@@ -54,9 +54,7 @@ def test_help_has_four_panels_and_h_is_help(away: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in each_command()]
 )
-def test_every_command_has_an_example_that_it_would_take(
-    words: tuple[str, ...], command: Any
-) -> None:
+def test_every_command_has_a_valid_example(words: tuple[str, ...], command: Any) -> None:
     begin, _, example = command.epilog.replace("\\[", "[").partition(": unstuck ")
     given = shlex.split(example)
     assert begin == "Example"
@@ -68,13 +66,13 @@ def test_every_command_has_an_example_that_it_would_take(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_gets_its_completion_script(away: Cli, shell: str) -> None:
+def test_completion_scripts_are_printed_for_shells(away: Cli, shell: str) -> None:
     done = away(_UNSTUCK_COMPLETE=f"source_{shell}")
     assert done.returncode == 0
     assert "_UNSTUCK_COMPLETE=" in done.stdout
 
 
-def test_a_shell_completes_commands_and_statuses(away: Cli) -> None:
+def test_shell_completion_offers_commands_and_statuses(away: Cli) -> None:
     def completed(line: str) -> list[str]:
         words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
         return away(_UNSTUCK_COMPLETE="complete_bash", **words).stdout.split()
@@ -83,12 +81,12 @@ def test_a_shell_completes_commands_and_statuses(away: Cli) -> None:
     assert completed("unstuck list --status RUN") == ["RUNNING"]
 
 
-def test_a_misspelt_command_suggests_the_one_that_is_meant(away: Cli) -> None:
+def test_a_misspelled_command_gets_a_suggestion(away: Cli) -> None:
     assert "Did you mean 'rerun'" in away("rerunn").stderr
 
 
 @pytest.mark.parametrize("command", ["list", "cancel"])
-def test_a_status_that_is_misspelt_is_2_with_the_one_that_is_meant(away: Cli, command: str) -> None:
+def test_a_misspelled_status_exits_with_2_and_a_suggestion(away: Cli, command: str) -> None:
     done = away(command, "--status", "RUNING")
     assert done.returncode == 2
     assert "did you mean RUNNING?" in done.stderr
@@ -115,7 +113,7 @@ def test_a_status_that_is_misspelt_is_2_with_the_one_that_is_meant(away: Cli, co
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_2_while_redis_is_away(away: Cli, arguments: tuple[str, ...]) -> None:
+def test_usage_errors_exit_with_2_even_without_redis(away: Cli, arguments: tuple[str, ...]) -> None:
     done = away(*arguments)
     assert done.returncode == 2, done.stderr
     assert "No Redis answers" not in done.stderr

@@ -17,7 +17,7 @@ from unstuck.tasks.host import java_version
 
 @pytest.mark.variant
 @pytest.mark.timeout(400)
-def test_the_quickstart_publishes_what_it_says(tmp_path: Path) -> None:
+def test_the_quickstart_publishes_the_documented_result(tmp_path: Path) -> None:
     if java_version() < 17:
         pytest.skip("no Java 17 here")
     readme = (ROOT / "README.md").read_text()

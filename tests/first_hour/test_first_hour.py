@@ -22,7 +22,7 @@ def test_the_first_hour_page_works_as_written(tmp_path: Path) -> None:
     assert (len(played.files), len(played.commands)) == (int(told[1]), int(told[2])), played.table()
 
 
-def test_a_page_is_read_as_files_changes_commands_and_what_they_show(tmp_path: Path) -> None:
+def test_a_page_is_parsed_into_files_changes_commands_and_outputs(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "Save it as `a.py`:\n\n```python\nx = 1\ny = 2\n```\n\nNow change `a.py`:\n\n```diff\n-y = "
@@ -36,7 +36,7 @@ def test_a_page_is_read_as_files_changes_commands_and_what_they_show(tmp_path: P
     assert (ls, tested) == (Command("ls"), Command("pytest a.py", "1 failed\n", 1))
 
 
-def test_what_a_page_shows_is_found_by_its_words_and_lends_its_ids_to_later_commands() -> None:
+def test_expected_output_is_matched_by_words_and_its_ids_are_reused() -> None:
     shown = "shop 20261127T175724-ycv8jq5h RUNNING 3.2s\n ● one   step 1/1  vm:18628\n"
     said = (
         "before\nshop  20270101T000000-aaaaaaaa  RUNNING  10m2s\n ● other\n ● one  step 1/1  "

@@ -41,13 +41,13 @@ def of_backfill(one: FoundSchedule, parallel: int = 1) -> Repeated:
     return account
 
 
-def test_what_a_person_asked_for_is_in_order() -> None:
+def test_a_correct_history_of_commands_has_no_findings() -> None:
     assert of_pauses(in_order()[HELD], ACTS) == []
     account = of_backfill(in_order()[PAST])
     assert account == Repeated(backfilled=2)
 
 
-def test_a_tick_that_is_left_out_for_another_reason_than_a_pause_is_found() -> None:
+def test_a_tick_skipped_for_a_reason_other_than_a_pause_is_reported() -> None:
     one = in_order()[HELD]
     missed = event(
         "SKIPPED",
@@ -83,12 +83,12 @@ def gets(tick: float, submitted_at: float) -> Plant:
         ),
     ],
 )
-def test_a_pause_that_did_not_hold_is_found(plant: Plant) -> None:
+def test_a_run_during_a_pause_is_reported(plant: Plant) -> None:
     (sentence,) = of_pauses(plant(in_order()[HELD]), ACTS)
     assert HELD in sentence
 
 
-def test_a_schedule_that_goes_on_in_the_end_though_a_person_paused_it_last_is_found() -> None:
+def test_a_schedule_that_runs_after_its_final_pause_is_reported() -> None:
     one = in_order()[HELD]
     paused = replace(one, events=[*one.events, event("USER_PAUSE")])
     (sentence,) = of_pauses(paused, [*ACTS, LAST])
@@ -112,14 +112,12 @@ def test_a_schedule_that_goes_on_in_the_end_though_a_person_paused_it_last_is_fo
         ("doubled", run(submitted_at=WANTED[0] + 0.5)),
     ],
 )
-def test_a_backfill_that_is_not_as_it_was_wanted_is_found(word: str, plant: Plant) -> None:
+def test_a_backfill_with_unrequested_settings_is_reported(word: str, plant: Plant) -> None:
     account = of_backfill(plant(in_order()[PAST]))
     assert getattr(account, word), account
 
 
-def test_a_backfill_that_has_not_ended_is_stuck_and_two_runs_at_once_are_found_by_how_many_were_wanted() -> (
-    None
-):
+def test_unfinished_backfills_and_excess_parallel_runs_are_reported() -> None:
     one = in_order()[PAST]
     assert one.record is not None
     assert one.record.backfill is not None

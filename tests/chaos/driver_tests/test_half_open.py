@@ -81,7 +81,7 @@ def done(client: redis.Redis, offer: Offer) -> bool:
     return False
 
 
-def test_a_worker_on_a_half_open_connection_hears_nothing_for_seconds_and_then_works(
+def test_a_worker_recovers_from_a_half_open_connection(
     client: redis.Redis, proxy: Proxy, link: Link, listening: FleetWorker, tmp_path: Path
 ) -> None:
     # Given that the other end of all its connections went away, and it was not told
@@ -93,7 +93,7 @@ def test_a_worker_on_a_half_open_connection_hears_nothing_for_seconds_and_then_w
     wait_until(lambda: done(client, offer), 45, "the group to be done", every=1.0)
 
 
-def test_a_worker_whose_acknowledgement_failed_takes_work_again(
+def test_a_worker_takes_work_after_a_failed_acknowledgement(
     client: redis.Redis, proxy: Proxy, link: Link, listening: FleetWorker, tmp_path: Path
 ) -> None:
     # Given a wake-up that the worker got while its runner was slow to take it, so that it is

@@ -30,12 +30,12 @@ def judged(late: float, uptime: Uptime) -> Lateness:
     )
 
 
-def test_the_term_follows_from_the_settings() -> None:
+def test_the_allowed_delay_is_computed_from_the_settings() -> None:
     assert term_of(SETTINGS) == TERM
     assert term_of(Settings(lock_ttl="30s", sweep_every="6s")) == 27.0
 
 
-def test_a_run_within_the_term_is_in_time_and_one_after_it_is_late() -> None:
+def test_a_run_is_late_only_after_the_allowed_delay() -> None:
     # The ticks that the pause left out came never, and by these acts nobody paused it.
     assert len(judged(0.1, WELL).late) == 3
     account = judge_lateness(in_order()[HELD], ACTS, WELL, SETTINGS, SUBMIT)
@@ -48,7 +48,7 @@ def test_a_run_within_the_term_is_in_time_and_one_after_it_is_late() -> None:
     )
 
 
-def test_a_machine_that_keeps_timers_and_reads_waiting_is_given_that_time() -> None:
+def test_the_allowed_delay_includes_measured_machine_pauses() -> None:
     slow = Uptime(WELL.beats, PIDS, [], [(SECOND + 1, 0.3), (SECOND + 2, 0.2), (SECOND + 5, 7.0)])
     assert len(judged(3.55, slow).late) == 3
     assert len(judged(3.65, slow).late) == 4
@@ -81,20 +81,20 @@ def without_beats(pid: int, begin: float, end: float) -> Uptime:
         (True, Uptime({}, PIDS, [], [])),
     ],
 )
-def test_only_an_outage_explains_a_run_that_is_late(explained: bool, uptime: Uptime) -> None:
+def test_only_an_outage_excuses_a_late_run(explained: bool, uptime: Uptime) -> None:
     account = judged(4.0, uptime)
     assert explained is not any("4.00 s" in sentence for sentence in account.late), account
     assert explained is (account.worst_other == pytest.approx(4.0, abs=1e-3))
 
 
-def test_a_stop_lets_go_of_a_run_that_was_not_due_yet_and_of_no_other() -> None:
+def test_a_stop_excuses_only_runs_that_are_not_yet_due() -> None:
     one = in_order()[HELD]
     stopped = [event("USER_STOP", was="WAITING", at=SECOND + 2.5)]
     account = judge_lateness(replace(one, runs=[], events=stopped), [], WELL, SETTINGS, SUBMIT)
     assert (account.held, len(account.late)) == (5, 1), account
 
 
-def test_a_tick_that_never_got_a_run_is_late_unless_it_was_paused() -> None:
+def test_a_tick_without_a_run_is_late_unless_paused() -> None:
     one = gets(BEGAN + 100, BEGAN + 100)(in_order()[HELD])
     account = judge_lateness(one, ACTS, WELL, SETTINGS, SUBMIT)
     (sentence,) = account.late

@@ -43,7 +43,7 @@ def in_order() -> Found:
     )
 
 
-def test_an_account_in_order_is_kept() -> None:
+def test_a_correct_ledger_has_no_findings() -> None:
     ledger = judge(JOBS, in_order())
     assert ledger.kept, ledger.lines()
     assert (ledger.submitted, ledger.finished, ledger.published) == (5, 5, 5)
@@ -107,14 +107,14 @@ EVENT = {"kind": "SUCCEEDED", "group": JOBS["job1"].groups[0]}
         ),
     ],
 )
-def test_what_is_planted_is_found(word: str, plant: Plant) -> None:
+def test_injected_errors_are_reported(word: str, plant: Plant) -> None:
     ledger = judge(JOBS, plant(in_order()))
     assert getattr(ledger, word), ledger.lines()
     assert not ledger.kept
     assert any(line.strip().startswith(f"{word.upper()}: ") for line in ledger.lines())
 
 
-def test_of_a_job_that_is_stuck_the_account_says_what_it_waits_for() -> None:
+def test_the_report_of_a_stuck_job_names_what_it_waits_for() -> None:
     found = replace(
         status(Status.RETRYING)(in_order()), waits={"job1": "first: QUEUED, nobody listens"}
     )
@@ -122,7 +122,7 @@ def test_of_a_job_that_is_stuck_the_account_says_what_it_waits_for() -> None:
     assert sentence.endswith("is RETRYING: first: QUEUED, nobody listens")
 
 
-def test_the_same_seed_asks_for_the_same_jobs() -> None:
+def test_the_same_seed_generates_the_same_jobs() -> None:
     def all_of(seed: int) -> list[Asked]:
         rng = random.Random(seed)
         return [asked(n, rng, Path("ran")) for n in range(20)]
@@ -130,7 +130,7 @@ def test_the_same_seed_asks_for_the_same_jobs() -> None:
     assert all_of(1) == all_of(1) != all_of(2)
 
 
-def test_the_account_can_be_read_by_a_machine() -> None:
+def test_the_report_is_machine_readable() -> None:
     ledger = judge(JOBS, replace(in_order(), entries=[]))
     assert isinstance(ledger, Ledger)
     told = ledger.to_dict()

@@ -36,7 +36,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_one_after_the_other_is_in_order_and_two_at_once_are_not(end: str) -> None:
+def test_overlapping_attempts_in_a_pool_are_reported(end: str) -> None:
     other = words("HSET", KEYS.of("other").attempts, "b", put("b", "y")[-1].decode())
     for written, over in (
         ([[put("a")], [put("a", "x")], [ENDS[end]], [other]], 0),
@@ -49,7 +49,7 @@ def test_one_after_the_other_is_in_order_and_two_at_once_are_not(end: str) -> No
     assert not Ledger(overfull=use.over).kept
 
 
-def test_the_file_of_a_real_server_tells_how_full_its_pools_were(tmp_path: Path) -> None:
+def test_the_file_of_a_real_server_records_the_use_of_its_pools(tmp_path: Path) -> None:
     server = RedisServer(tmp_path, aof=True)
     server.start()
     try:

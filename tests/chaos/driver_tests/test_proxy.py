@@ -40,7 +40,7 @@ def through(link: Link) -> redis.Redis:
     )
 
 
-def test_a_reply_that_is_dropped_was_a_request_that_arrived(
+def test_a_dropped_reply_follows_a_request_that_arrived(
     client: redis.Redis, proxy: Proxy, link: Link
 ) -> None:
     with through(link) as app:
@@ -53,7 +53,7 @@ def test_a_reply_that_is_dropped_was_a_request_that_arrived(
         assert app.incr("n") == 3, "a new connection hears again"
 
 
-def test_a_half_open_connection_stays_silent_for_ever_and_a_new_one_works(
+def test_a_half_open_connection_stays_silent_and_a_new_connection_works(
     client: redis.Redis, proxy: Proxy, link: Link
 ) -> None:
     with through(link) as app, through(link) as other:
@@ -65,7 +65,7 @@ def test_a_half_open_connection_stays_silent_for_ever_and_a_new_one_works(
         assert other.incr("n") == 2
 
 
-def test_a_link_that_is_held_loses_nothing(client: redis.Redis, proxy: Proxy, link: Link) -> None:
+def test_a_paused_link_loses_no_data(client: redis.Redis, proxy: Proxy, link: Link) -> None:
     with through(link) as app:
         assert app.incr("n") == 1
         proxy.do(lambda: link.hold_requests(True))
@@ -78,9 +78,7 @@ def test_a_link_that_is_held_loses_nothing(client: redis.Redis, proxy: Proxy, li
         )
 
 
-def test_a_cut_link_is_reported_to_its_readers(
-    client: redis.Redis, proxy: Proxy, link: Link
-) -> None:
+def test_readers_of_a_cut_link_get_an_error(client: redis.Redis, proxy: Proxy, link: Link) -> None:
     with (
         redis.Redis(port=link.port, retry=Retry(NoBackoff(), 0)) as app,
         ThreadPoolExecutor(1) as thread,

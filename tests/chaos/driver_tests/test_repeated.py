@@ -149,7 +149,7 @@ def without(kind: str) -> Plant:
     return lambda one: replace(one, events=[event for event in one.events if event["kind"] != kind])
 
 
-def test_an_account_in_order_is_kept() -> None:
+def test_a_correct_ledger_has_no_findings() -> None:
     account = judge_schedules([*in_order().values()], FED, ["/in/broken.json"])
     assert not account.lost + account.doubled + account.stuck
     assert (account.runs, account.skipped, account.files, account.aside) == (12, 4, 3, 1)
@@ -203,14 +203,14 @@ def again(one: FoundSchedule) -> FoundSchedule:
         ("lost", PAST, without("BACKFILL_RUN_FINISHED")),
     ],
 )
-def test_what_is_planted_is_found(word: str, name: str, plant: Plant) -> None:
+def test_injected_errors_are_reported(word: str, name: str, plant: Plant) -> None:
     planted = in_order()
     planted[name] = plant(planted[name])
     account = judge_schedules([*planted.values()], FED, ["/in/broken.json"])
     assert getattr(account, word), account
 
 
-def test_a_stop_may_let_go_of_the_tick_whose_run_was_not_submitted_and_of_no_other() -> None:
+def test_a_stop_excuses_only_the_tick_whose_run_was_not_submitted() -> None:
     stopped = in_order()
     stop = event("USER_STOP")
     stopped[TICKS] = record(cursor=BEGAN + 12)(
@@ -230,6 +230,6 @@ def test_a_stop_may_let_go_of_the_tick_whose_run_was_not_submitted_and_of_no_oth
         ("doubled", ["/in/broken.json", "/in/a.json"]),
     ],
 )
-def test_a_file_that_is_lost_or_put_aside_twice_is_found(word: str, aside: list[str]) -> None:
+def test_lost_files_and_files_rejected_twice_are_reported(word: str, aside: list[str]) -> None:
     (sentence,) = getattr(judge_schedules([*in_order().values()], FED, aside), word)
     assert "/in/" in sentence

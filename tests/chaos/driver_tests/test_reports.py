@@ -55,7 +55,7 @@ def in_order() -> Written:
     )
 
 
-def test_an_account_in_order_is_kept() -> None:
+def test_a_correct_ledger_has_no_findings() -> None:
     account = judge(set(SENT), in_order(), KEYS)
     assert account.kept, account
     assert account.to_dict() == {"sent": 6, "lost": 0, "doubled": 0, "aside": 0}
@@ -85,7 +85,7 @@ LAST = SENT[-1]
         ),
     ],
 )
-def test_what_is_planted_is_found(
+def test_injected_errors_are_reported(
     found: dict[str, int], plant: Callable[[Written], Written]
 ) -> None:
     account = judge(set(SENT), plant(in_order()), KEYS)
@@ -93,7 +93,7 @@ def test_what_is_planted_is_found(
     assert not account.kept
 
 
-def test_the_file_of_a_real_server_tells_what_became_of_each_report(tmp_path: Path) -> None:
+def test_the_file_of_a_real_server_records_the_result_of_each_report(tmp_path: Path) -> None:
     server = RedisServer(tmp_path, aof=True)
     server.start()
     try:

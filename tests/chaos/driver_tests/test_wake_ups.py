@@ -10,7 +10,7 @@ from tests.support.servers import RedisServer, wait_until
 QUEUES = ["one", "two"]
 
 
-def test_what_is_taken_is_gone_and_comes_back_late_and_twice(
+def test_stolen_wake_ups_return_late_and_twice(
     client: redis.Redis, redis_server: RedisServer
 ) -> None:
     client.lpush("one", "lay there already")
@@ -31,7 +31,9 @@ def test_what_is_taken_is_gone_and_comes_back_late_and_twice(
     assert sorted(found) == sorted([*sent, *sent])
 
 
-def test_a_thief_outlives_an_outage(client: redis.Redis, redis_server: RedisServer) -> None:
+def test_the_wake_up_thief_survives_an_outage(
+    client: redis.Redis, redis_server: RedisServer
+) -> None:
     thief = Thief(redis_server.url, QUEUES)
     wait_until(lambda: client.info("clients")["blocked_clients"] > 1, 10, "it to ask")
     client.client_kill_filter(_type="normal", skipme=True)

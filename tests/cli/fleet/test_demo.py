@@ -31,7 +31,7 @@ def demo(tmp_path: Path) -> Cli:
 
 
 @pytest.mark.parametrize("banner", ["", 'openjdk version "11.0.2"'], ids=["none", "old"])
-def test_the_demo_names_all_that_is_missing_and_how_to_get_it(
+def test_the_demo_lists_all_missing_requirements_with_remedies(
     demo: Cli, tmp_path: Path, banner: str
 ) -> None:
     java = tmp_path / "java" / "bin" / "java"
@@ -52,7 +52,7 @@ def test_the_demo_names_all_that_is_missing_and_how_to_get_it(
 
 @pytest.mark.variant
 @pytest.mark.timeout(400)
-def test_the_demo_publishes_what_is_true_without_spark_although_a_worker_is_killed(
+def test_the_demo_publishes_correct_data_although_a_worker_is_killed(
     demo: Cli,
 ) -> None:
     if java_version() < 17:
@@ -89,7 +89,7 @@ def test_the_demo_publishes_what_is_true_without_spark_although_a_worker_is_kill
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_the_demo_of_a_stream_publishes_each_flight_once_although_files_are_broken_and_a_worker_is_killed(
+def test_the_stream_demo_publishes_each_flight_once_despite_broken_files(
     demo: Cli,
 ) -> None:
     with running(demo, "--stream", "--home", "d") as (process, out):

@@ -71,7 +71,7 @@ def says(process: subprocess.Popen[str], out: Path, pattern: str, timeout: float
 
 @pytest.mark.variant
 @pytest.mark.timeout(400)
-def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(alone: Cli) -> None:
+def test_up_starts_a_fleet_for_its_folder_and_ctrl_c_ends_it(alone: Cli) -> None:
     alone.env["JAVA_HOME"] = "/nowhere"  # a fleet without Spark workers needs none
     with running(alone, "up", "--workers", "0", "--light", "1") as (process, out):
         says(process, out, r"^Ready: ", 100)
@@ -114,7 +114,7 @@ def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(a
 
 
 @pytest.mark.variant
-def test_up_on_a_machine_without_java_says_so_and_starts_nothing(alone: Cli) -> None:
+def test_up_without_java_fails_with_a_message_and_starts_nothing(alone: Cli) -> None:
     done = alone("up", JAVA_HOME="/nowhere")
     assert done.returncode == 2
     assert "Java is not installed in JAVA_HOME, /nowhere: Spark needs Java 17" in done.stderr
@@ -122,7 +122,7 @@ def test_up_on_a_machine_without_java_says_so_and_starts_nothing(alone: Cli) -> 
     assert not (alone.folder / ".unstuck").exists()
 
 
-def test_up_with_a_redis_that_is_not_there_is_5_and_starts_nothing(alone: Cli) -> None:
+def test_up_with_an_unreachable_redis_exits_with_5_and_starts_nothing(alone: Cli) -> None:
     done = alone("up", UNSTUCK_REDIS_URL="redis://127.0.0.1:1/0")
     assert done.returncode == 5
     assert "unset UNSTUCK_REDIS_URL" in done.stderr

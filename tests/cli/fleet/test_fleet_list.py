@@ -29,7 +29,7 @@ def now(coordinator: Coordinator) -> float:
     return seconds + micros / 1e6
 
 
-def test_runners_say_what_they_run_since_when_and_when_they_last_took_a_wake_up(
+def test_runners_show_their_attempt_its_start_and_their_last_wake_up(
     cli: Cli, coordinator: Coordinator
 ) -> None:
     claimed = now(coordinator) - 3690
@@ -70,9 +70,7 @@ def test_silent_processes_are_marked_and_listed_last(cli: Cli, coordinator: Coor
     ]  # the silent one does not listen
 
 
-def test_a_coordinator_notes_what_it_last_read_and_swept(
-    cli: Cli, coordinator: Coordinator
-) -> None:
+def test_a_coordinator_records_its_last_read_and_sweep(cli: Cli, coordinator: Coordinator) -> None:
     coordinator.consumer.step()
     (one,) = cli.json("fleet")["coordinators"]
     assert (one["read_at"], one["silent"], one["queues"]) == (None, False, ["control"])
@@ -100,7 +98,7 @@ def test_a_coordinator_notes_what_it_last_read_and_swept(
     assert "No coordinator is heard of" in done.stderr
 
 
-def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(
+def test_a_coordinator_continues_if_it_cannot_record_its_heartbeat(
     coordinator: Coordinator,
 ) -> None:
     heartbeat = Heartbeat(
@@ -124,7 +122,7 @@ def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(
 
 
 @pytest.mark.parametrize("round_of", ["a sweep nobody did", "reports"])
-def test_a_coordinator_at_work_is_never_called_silent(
+def test_a_working_coordinator_is_never_shown_as_silent(
     coordinator: Coordinator, round_of: str
 ) -> None:
     """After an outage one round takes minutes.
@@ -161,7 +159,7 @@ def test_a_coordinator_at_work_is_never_called_silent(
     assert all(heard[1:])
 
 
-def test_a_coordinator_that_ends_in_good_order_leaves_the_list(coordinator: Coordinator) -> None:
+def test_a_coordinator_that_shuts_down_cleanly_leaves_the_list(coordinator: Coordinator) -> None:
     thread = threading.Thread(target=coordinator.consumer.run)
     thread.start()
     try:
@@ -174,7 +172,7 @@ def test_a_coordinator_that_ends_in_good_order_leaves_the_list(coordinator: Coor
     assert coordinator.client.fleet().coordinators == ()
 
 
-def test_runners_and_coordinators_are_forgotten_after_an_hour_of_silence(
+def test_silent_runners_and_coordinators_are_forgotten_after_an_hour(
     coordinator: Coordinator,
 ) -> None:
     coordinator.heartbeat.note(None, None)
@@ -188,7 +186,7 @@ def test_runners_and_coordinators_are_forgotten_after_an_hour_of_silence(
     assert not coordinator.redis.hexists(coordinator.keys.processes, "odd")
 
 
-def test_a_queue_with_work_and_no_listener_is_shown_with_the_command_that_helps(
+def test_a_queue_with_work_but_no_listener_is_shown_with_the_command_to_run(
     cli: Cli, coordinator: Coordinator
 ) -> None:
     coordinator.submit(group("a", queue="heavy"))
@@ -205,7 +203,7 @@ def test_a_queue_with_work_and_no_listener_is_shown_with_the_command_that_helps(
     ]
 
 
-def test_a_message_has_lain_since_it_was_first_seen_by_any_coordinator_that_is_heard_of(
+def test_the_age_of_a_message_counts_from_when_any_live_coordinator_first_saw_it(
     coordinator: Coordinator,
 ) -> None:
     registry = ProcessRegistry(coordinator.redis, coordinator.keys)
@@ -228,9 +226,7 @@ def test_a_message_has_lain_since_it_was_first_seen_by_any_coordinator_that_is_h
         assert light.oldest_since == since
 
 
-def test_an_empty_fleet_says_how_to_start_one_and_is_no_error(
-    cli: Cli, client: redis.Redis
-) -> None:
+def test_an_empty_fleet_prints_how_to_start_one_and_succeeds(cli: Cli, client: redis.Redis) -> None:
     done = cli("fleet")
     assert (done.returncode, done.stdout) == (0, "")
     assert "celery -A unstuck.tasks worker" in done.stderr
@@ -240,9 +236,7 @@ def test_an_empty_fleet_says_how_to_start_one_and_is_no_error(
     assert (fleet["runners"], fleet["coordinators"], fleet["queues"]) == ([], [], [])
 
 
-def test_a_worker_that_stalled_is_named_although_it_is_gone(
-    cli: Cli, coordinator: Coordinator
-) -> None:
+def test_a_stalled_worker_is_listed_after_it_has_ended(cli: Cli, coordinator: Coordinator) -> None:
     coordinator.note_runner("here", host="host-2", pid=22)
     coordinator.redis.zadd(
         coordinator.keys.stalled,
@@ -254,7 +248,7 @@ def test_a_worker_that_stalled_is_named_although_it_is_gone(
     assert [one["worker"] for one in cli.json("fleet")["stalled"]] == ["host-1:12", "host-1:11"]
 
 
-def test_workers_that_run_different_code_are_named_in_fleet_and_in_why(
+def test_fleet_and_why_name_workers_that_run_different_code(
     cli: Cli, coordinator: Coordinator
 ) -> None:
     old, new = "91bc000011112222", "3f2a000011112222"
@@ -294,7 +288,7 @@ def test_workers_that_run_different_code_are_named_in_fleet_and_in_why(
     assert cli.json("fleet")["runners"][0]["code"] == {"flights": new}
 
 
-def test_a_fleet_on_two_versions_of_spark_is_named_with_who_has_which(
+def test_workers_with_different_spark_versions_are_listed_by_version(
     cli: Cli, coordinator: Coordinator
 ) -> None:
     old = RunsOn("0.1.0", "3.11.7", "3.5.9", "2.3.3", "26.0.1", "17")

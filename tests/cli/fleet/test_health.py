@@ -28,7 +28,7 @@ QUICK: dict[str, Any] = {"lease_ttl": 2.0, "lease_renew": 0.2}
 
 
 @pytest.mark.variant
-def test_a_worker_is_well_while_a_step_is_long_and_not_once_it_is_frozen(
+def test_a_worker_is_healthy_during_a_long_step_but_not_when_frozen(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, cli: Cli
 ) -> None:
     settings = Settings(redis_url=redis_server.url, **QUICK)
@@ -74,7 +74,7 @@ def test_a_worker_is_well_while_a_step_is_long_and_not_once_it_is_frozen(
         wait_until(lambda: not ailing(), 60, "the worker to be well again")
 
 
-def test_a_frozen_coordinator_is_named_and_one_that_was_killed_is_not(
+def test_only_a_frozen_coordinator_is_unhealthy_not_a_killed_one(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, cli: Cli
 ) -> None:
     settings = Settings(redis_url=redis_server.url)
@@ -123,14 +123,14 @@ def runner(pid: int, seen: float, name: str = "") -> RunnerInfo:
         ({7: 500.0, 8: 3.0}, 1, 1),
     ],
 )
-def test_a_silent_process_is_judged_only_while_it_is_there(
+def test_a_silent_process_is_unhealthy_only_while_it_exists(
     ages: dict[int, float], well: int, ailing: int
 ) -> None:
     health = judged([runner(7, 940.0), runner(8, 999.0)], 1000.0, 30.0, ages.get)
     assert (health.well, len(health.ailing)) == (well, ailing)
 
 
-def test_of_two_records_of_one_pid_the_newer_counts() -> None:
+def test_the_newer_of_two_records_of_a_pid_counts() -> None:
     # A container that was started again has the same host name, and often the same pids.
     health = judged(
         [runner(7, 999.0, "new"), runner(7, 900.0, "old")], 1000.0, 30.0, {7: 500.0}.get
@@ -138,14 +138,14 @@ def test_of_two_records_of_one_pid_the_newer_counts() -> None:
     assert (health.well, health.ailing) == (1, ())
 
 
-def test_this_process_has_an_age_and_a_dead_one_has_none() -> None:
+def test_a_live_process_has_an_age_and_a_dead_one_does_not() -> None:
     assert (process_age(os.getpid()) or 0) > 0
     with psutil.Popen(["true"]) as gone:
         gone.wait()
     assert process_age(gone.pid) is None
 
 
-def test_coordinators_that_are_heard_of_are_not_well_where_no_sweep_moves(
+def test_live_coordinators_are_unhealthy_if_no_sweep_progresses(
     client: redis.Redis, redis_server: RedisServer
 ) -> None:
     settings, keys = Settings(redis_url=redis_server.url), fleet.KEYS

@@ -154,7 +154,7 @@ def test_each_line_of_an_attempt_names_job_group_attempt_and_schedule(fleet: Jso
     assert "job" not in received, "the lines between two attempts are about none"
 
 
-def test_an_error_is_in_a_field_of_its_own(fleet: JsonFleet) -> None:
+def test_an_error_has_its_own_field(fleet: JsonFleet) -> None:
     for lines in (fleet.attempt("fails"), fleet.log("light-1")):
         failed = next(
             one
@@ -166,7 +166,7 @@ def test_an_error_is_in_a_field_of_its_own(fleet: JsonFleet) -> None:
         assert failed["exception"].endswith("ValueError: boom")
 
 
-def test_why_a_watchdog_killed_a_runner_is_a_line_of_the_attempt(fleet: JsonFleet) -> None:
+def test_the_log_of_an_attempt_says_why_the_watchdog_killed_its_runner(fleet: JsonFleet) -> None:
     (killed,) = [one for one in read(fleet.attempt("stays")) if one["logger"] == "watchdog"]
     assert (killed["level"], killed["group"], killed["job"]) == ("ERROR", "stays", fleet.job)
     (said,) = [
@@ -176,7 +176,7 @@ def test_why_a_watchdog_killed_a_runner_is_a_line_of_the_attempt(fleet: JsonFlee
     assert said["group"] == "stays"
 
 
-def test_unstuck_logs_shows_json_as_it_shows_text(fleet: JsonFleet) -> None:
+def test_unstuck_logs_shows_json_logs_as_text(fleet: JsonFleet) -> None:
     shown = (fleet.folder / "shown.txt").read_text()
     assert " INFO step: counted\n" in shown
     assert " INFO step.stdout: printed\n" in shown

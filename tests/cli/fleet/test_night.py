@@ -15,7 +15,7 @@ pytestmark = pytest.mark.variant
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_in_one_night_four_problems_and_their_ends_are_notified(tmp_path: Path) -> None:
+def test_four_problems_and_their_ends_are_notified_in_one_night(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.night.night", "--folder", tmp_path / "night"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

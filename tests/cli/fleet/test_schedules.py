@@ -22,7 +22,7 @@ LOAD = {
 }
 
 
-def test_a_schedule_runs_once_per_tick_while_coordinators_are_killed_and_obeys_its_commands(
+def test_a_schedule_runs_once_per_tick_while_coordinators_are_killed(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, cli: Cli
 ) -> None:
     spec: dict[str, Any] = {

@@ -34,7 +34,7 @@ from unstuck.local.programs import Size, program_list
 
 
 @pytest.mark.variant
-def test_ctrl_c_ends_every_process_and_takes_back_the_address(up: Callable[..., Up]) -> None:
+def test_ctrl_c_ends_every_process_and_removes_the_fleet_address(up: Callable[..., Up]) -> None:
     fleet = up(programs={"one": PLAIN, "two": PLAIN})
     fleet.says("Ready")
     assert len(fleet.family()) == 3  # Valkey and the two
@@ -49,7 +49,7 @@ def test_ctrl_c_ends_every_process_and_takes_back_the_address(up: Callable[..., 
 
 
 @pytest.mark.variant
-def test_a_process_that_ignores_sigterm_is_killed_with_all_it_started(
+def test_a_process_that_ignores_sigterm_is_killed_with_its_children(
     up: Callable[..., Up],
 ) -> None:
     fleet = up(programs={"stays": IGNORES_SIGTERM})
@@ -63,7 +63,7 @@ def test_a_process_that_ignores_sigterm_is_killed_with_all_it_started(
 
 
 @pytest.mark.variant
-def test_a_second_ctrl_c_hands_back_at_once_and_a_third_does_not_wait_for_that(
+def test_a_second_ctrl_c_hands_back_attempts_and_a_third_kills_immediately(
     up: Callable[..., Up],
 ) -> None:
     fleet = up(programs={"stays": IGNORES_SIGTERM}, grace=600.0)
@@ -118,7 +118,7 @@ def test_a_killed_process_is_restarted_and_the_terminal_reports_it(up: Callable[
 
 
 @pytest.mark.variant
-def test_a_killed_valkey_comes_back_at_its_address_with_its_data(up: Callable[..., Up]) -> None:
+def test_a_killed_valkey_restarts_at_its_address_with_its_data(up: Callable[..., Up]) -> None:
     fleet = up()
     fleet.says("Ready")
     server = fleet.find("valkey-server")
@@ -150,7 +150,7 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.mark.variant
-def test_another_account_of_the_host_reaches_no_local_fleet(
+def test_another_user_of_the_host_cannot_reach_a_local_fleet(
     up: Callable[..., Up], open_folder: Path
 ) -> None:
     """It can connect to the loopback address; the password is shown to nobody, and lies in files of
@@ -198,7 +198,7 @@ def test_another_account_of_the_host_reaches_no_local_fleet(
 
 
 @pytest.mark.variant
-def test_a_fleet_that_is_started_again_has_its_jobs_and_its_address(up: Callable[..., Up]) -> None:
+def test_a_restarted_fleet_keeps_its_jobs_and_its_address(up: Callable[..., Up]) -> None:
     fleet = up()
     fleet.says("Ready")
     address = fleet.address()
@@ -231,7 +231,7 @@ def test_a_second_fleet_in_one_home_reports_the_pid_of_the_first(up: Callable[..
 
 
 @pytest.mark.variant
-def test_a_process_that_cannot_start_ends_the_fleet_with_its_last_words(
+def test_a_process_that_cannot_start_ends_the_fleet_and_its_last_output_is_shown(
     up: Callable[..., Up],
 ) -> None:
     fleet = up(programs={"broken": "raise SystemExit('no such module: nowhere')", "plain": PLAIN})
@@ -241,7 +241,7 @@ def test_a_process_that_cannot_start_ends_the_fleet_with_its_last_words(
     assert "no such module: nowhere" in fleet.text
 
 
-def test_a_silent_redis_is_reported_at_once(up: Callable[..., Up]) -> None:
+def test_an_unresponsive_redis_is_reported_immediately(up: Callable[..., Up]) -> None:
     port = free_port()
     fleet = up(redis_url=f"redis://:secret@127.0.0.1:{port}/0")
 
@@ -273,7 +273,7 @@ def test_other_commands_find_the_fleet_of_this_folder(
     assert with_local_fleet(Settings()).redis_url == "redis://localhost:6379/0"
 
 
-def test_the_line_to_submit_with_names_all_that_another_terminal_would_not_know(
+def test_the_printed_submit_command_includes_all_required_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the warehouse, a job submitted as it says would publish to ./warehouse."""
@@ -285,7 +285,7 @@ def test_the_line_to_submit_with_names_all_that_another_terminal_would_not_know(
     assert f"UNSTUCK_WAREHOUSE='{tmp_path}/a house' unstuck submit SPEC" in shown
 
 
-def test_the_demo_ends_with_commands_that_can_be_copied_and_name_its_warehouse() -> None:
+def test_the_demo_ends_with_commands_to_copy_that_name_its_warehouse() -> None:
     lines = further(Path("/w/.unstuck/demo"), "/w/.unstuck/demo/ware house", "J", ".venv/bin/u")
     assert (
         "  UNSTUCK_WAREHOUSE='/w/.unstuck/demo/ware house' .venv/bin/u up --home /w/.unstuck/demo"
@@ -294,7 +294,7 @@ def test_the_demo_ends_with_commands_that_can_be_copied_and_name_its_warehouse()
     assert '  UNSTUCK_REDIS_URL="$(cat /w/.unstuck/demo/redis.url)" .venv/bin/u events J' in lines
 
 
-def test_a_program_that_no_shell_would_find_is_named_by_where_it_lies(
+def test_a_program_outside_the_path_is_printed_with_its_full_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = tmp_path / ".venv" / "bin" / "unstuck"
@@ -310,7 +310,7 @@ def test_a_program_that_no_shell_would_find_is_named_by_where_it_lies(
 
 @pytest.mark.variant
 @pytest.mark.parametrize("command", ["list", "doctor", "cancel"])
-def test_a_command_in_the_folder_of_a_fleet_that_is_silent_reaches_no_other_fleet(
+def test_a_command_in_the_folder_of_a_silent_fleet_uses_no_other_fleet(
     tmp_path: Path, command: str
 ) -> None:
     """It went to the default address before, where another fleet may answer."""
@@ -328,7 +328,7 @@ def test_a_command_in_the_folder_of_a_fleet_that_is_silent_reaches_no_other_flee
     assert "6379" not in said
 
 
-def test_workers_that_share_a_machine_share_its_cores() -> None:
+def test_workers_on_one_machine_share_its_cores() -> None:
     def masters(workers: int, master: str) -> set[str | None]:
         programs = program_list(
             Size(workers=workers), "redis://x", Settings(spark_master=master), cores=8
@@ -341,12 +341,12 @@ def test_workers_that_share_a_machine_share_its_cores() -> None:
     assert masters(3, "spark://host:7077") == {None}
 
 
-def test_the_delay_before_a_restart_grows_to_a_limit() -> None:
+def test_the_restart_delay_grows_up_to_a_limit() -> None:
     delays = [restart_delay(deaths) for deaths in (1, 2, 3, 50)]
     assert delays == [FIRST_DELAY, FIRST_DELAY * 2, FIRST_DELAY * 4, LONGEST_DELAY]
 
 
-def test_the_real_fleet_gets_ready_and_every_process_comes_back_after_sigkill(
+def test_a_real_fleet_becomes_ready_and_restarts_processes_killed_with_sigkill(
     up: Callable[..., Up],
 ) -> None:
     """Given the real programs; when each is killed with SIGKILL; then each comes back, and Ctrl-C
@@ -379,7 +379,7 @@ def test_the_real_fleet_gets_ready_and_every_process_comes_back_after_sigkill(
 
 @pytest.mark.variant
 @pytest.mark.timeout(240)
-def test_the_real_fleet_leaves_nothing_behind_when_it_is_killed_at_work(
+def test_a_real_fleet_killed_during_work_leaves_nothing_behind(
     up: Callable[..., Up], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given a Spark stage; when the foreground is killed; then all ends but a watchdog, which
@@ -415,7 +415,7 @@ def test_the_real_fleet_leaves_nothing_behind_when_it_is_killed_at_work(
 
 @pytest.mark.variant
 @pytest.mark.timeout(240)
-def test_with_reload_the_next_job_runs_the_code_that_was_changed(
+def test_with_reload_the_next_job_runs_the_changed_code(
     up: Callable[..., Up], tmp_path: Path
 ) -> None:
     """Given `up --reload` and a job that ran; when its step is changed on disk; then the worker

@@ -53,7 +53,7 @@ for number in itertools.count():
 
 
 @pytest.mark.parametrize("terminal", ["pipe", "tty"])
-def test_a_fleet_whose_terminal_is_closed_is_asked_to_end_and_not_killed(
+def test_closing_the_terminal_shuts_the_fleet_down_cleanly(
     up: Callable[..., Up], tmp_path: Path, terminal: Literal["pipe", "tty"]
 ) -> None:
     """A write to a terminal that hung up raises; the attempts must be handed back all the same."""
@@ -76,7 +76,7 @@ def test_a_fleet_whose_terminal_is_closed_is_asked_to_end_and_not_killed(
 @pytest.mark.parametrize(
     "ignored", [signal.SIGINT, signal.SIGHUP], ids=["in the background of a script", "nohup"]
 )
-def test_a_fleet_that_was_started_with_a_signal_ignored_goes_on_when_it_comes_and_ends_by_sigterm(
+def test_a_fleet_started_with_an_ignored_signal_ignores_it_and_ends_on_sigterm(
     up: Callable[..., Up], ignored: signal.Signals
 ) -> None:
     before = signal.signal(ignored, signal.SIG_IGN)
@@ -97,7 +97,7 @@ def test_a_fleet_that_was_started_with_a_signal_ignored_goes_on_when_it_comes_an
     assert fleet.code() == 0
 
 
-def test_a_fleet_whose_reader_has_gone_goes_on_and_starts_again_what_dies(
+def test_a_fleet_whose_output_pipe_is_closed_still_restarts_processes(
     up: Callable[..., Up],
 ) -> None:
     """As in ``unstuck up | grep -m1 Ready``."""
@@ -120,7 +120,7 @@ def test_a_fleet_whose_reader_has_gone_goes_on_and_starts_again_what_dies(
     assert fleet.left() == []
 
 
-def test_a_signal_that_the_kernel_gives_to_another_thread_ends_the_fleet(
+def test_a_signal_delivered_to_another_thread_ends_the_fleet(
     up: Callable[..., Up],
 ) -> None:
     """As it does now and then; a wait of the main thread is not interrupted then."""
@@ -132,7 +132,7 @@ def test_a_signal_that_the_kernel_gives_to_another_thread_ends_the_fleet(
     assert fleet.code() == 0
 
 
-def test_a_reader_that_reads_nothing_keeps_nobody_from_being_started_again(
+def test_a_blocked_output_pipe_does_not_prevent_restarts(
     up: Callable[..., Up],
 ) -> None:
     """A terminal held with ^S, or a pager: the pipe is full, and a write to it would wait for
@@ -149,7 +149,7 @@ def test_a_reader_that_reads_nothing_keeps_nobody_from_being_started_again(
     fleet.is_back(PLAIN, first.pid, 10)
 
 
-def test_what_dies_comes_back_where_the_folder_of_logs_was_removed(up: Callable[..., Up]) -> None:
+def test_processes_are_restarted_after_the_log_folder_was_removed(up: Callable[..., Up]) -> None:
     fleet = up(programs={"plain": PLAIN})
     fleet.says("Ready")
     first = fleet.find(PLAIN)
@@ -162,7 +162,7 @@ def test_what_dies_comes_back_where_the_folder_of_logs_was_removed(up: Callable[
     assert (fleet.home / "log" / "plain.log").exists()
 
 
-def test_what_cannot_be_started_is_tried_again_until_it_can_be(up: Callable[..., Up]) -> None:
+def test_a_failed_start_is_repeated_until_it_succeeds(up: Callable[..., Up]) -> None:
     """Nothing can be started while a file stands where the folder of logs should be."""
     fleet = up(programs={"plain": PLAIN})
     fleet.says("Ready")
@@ -179,7 +179,7 @@ def test_what_cannot_be_started_is_tried_again_until_it_can_be(up: Callable[...,
     fleet.is_back(PLAIN, former.pid, 10)
 
 
-def test_a_home_stays_locked_until_the_valkey_of_a_killed_fleet_has_ended(tmp_path: Path) -> None:
+def test_a_fleet_home_stays_locked_until_the_valkey_of_a_killed_fleet_ends(tmp_path: Path) -> None:
     lock = Home(tmp_path).lock()
     program = Program("valkey", (sys.executable, "-c", PLAIN))
     process = SupervisedProcess(program, tmp_path / "valkey.log", [].append, pass_fds=[lock])
@@ -233,7 +233,7 @@ def loading(answer: Callable[[], bytes]) -> Iterator[str]:
 LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
 
 
-def test_a_redis_that_is_loading_is_waited_for_and_that_is_said_once(up: Callable[..., Up]) -> None:
+def test_waiting_for_a_loading_redis_is_reported_once(up: Callable[..., Up]) -> None:
     ready = threading.Event()
     with loading(lambda: b"+PONG\r\n" if ready.is_set() else LOADING) as url:
         fleet = up(redis_url=url, programs={"plain": PLAIN})
@@ -251,7 +251,7 @@ def test_a_redis_that_is_loading_is_waited_for_and_that_is_said_once(up: Callabl
         assert fleet.code() == 0
 
 
-def test_ctrl_c_is_heard_while_a_redis_is_loading(up: Callable[..., Up]) -> None:
+def test_ctrl_c_works_while_redis_is_loading(up: Callable[..., Up]) -> None:
     with loading(lambda: LOADING) as url:
         fleet = up(redis_url=url, programs={"plain": PLAIN})
         fleet.says("is loading its data")
@@ -264,7 +264,7 @@ def test_ctrl_c_is_heard_while_a_redis_is_loading(up: Callable[..., Up]) -> None
         assert fleet.left() == []
 
 
-def test_the_command_waits_for_a_redis_that_is_loading(tmp_path: Path) -> None:
+def test_the_command_waits_for_a_loading_redis(tmp_path: Path) -> None:
     with loading(lambda: LOADING) as url:
         env = {
             **os.environ,
@@ -284,7 +284,7 @@ def test_the_command_waits_for_a_redis_that_is_loading(tmp_path: Path) -> None:
             assert process.wait() == 0
 
 
-def test_the_logs_of_a_chatty_process_stay_bounded_while_it_lives(up: Callable[..., Up]) -> None:
+def test_the_logs_of_a_chatty_process_stay_bounded_while_it_runs(up: Callable[..., Up]) -> None:
     limit = 200_000
     fleet = up(programs={"chatty": CHATTY}, LOG_LIMIT=limit, ROTATE_EVERY=0.1)
     fleet.says("Ready")

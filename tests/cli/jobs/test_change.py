@@ -24,7 +24,7 @@ def retrying(hand: ByHand) -> str:
     return job
 
 
-def test_what_was_altered_and_which_group_ran_with_what_is_shown(
+def test_altered_settings_are_shown_with_the_groups_that_ran_with_them(
     cli: Cli, hand: ByHand, retrying: str
 ) -> None:
     assert "was never altered" in cli("show", retrying, "--diff").stdout
@@ -64,9 +64,7 @@ def test_what_was_altered_and_which_group_ran_with_what_is_shown(
     assert "altered" in cli("show", retrying).stdout
 
 
-def test_a_timeout_that_a_running_attempt_was_given_later_is_not_hidden(
-    cli: Cli, hand: ByHand
-) -> None:
+def test_a_timeout_changed_during_an_attempt_is_shown(cli: Cli, hand: ByHand) -> None:
     """It was said to run "with the spec as submitted", though its watchdog went by the new
     timeout.
     """
@@ -109,7 +107,7 @@ def test_a_timeout_that_a_running_attempt_was_given_later_is_not_hidden(
         ),
     ],
 )
-def test_an_alter_that_makes_no_sense_says_what_was_expected(
+def test_an_invalid_alter_reports_the_expected_values(
     cli: Cli, retrying: str, setting: str, said: str, code: int
 ) -> None:
     done = cli("alter", retrying, "--set", setting)
@@ -117,7 +115,9 @@ def test_an_alter_that_makes_no_sense_says_what_was_expected(
     assert "was never altered" in cli("show", retrying, "--diff").stdout
 
 
-def test_skip_rerun_and_their_refusals(cli: Cli, hand: ByHand, retrying: str) -> None:
+def test_skip_and_rerun_work_and_are_refused_in_wrong_states(
+    cli: Cli, hand: ByHand, retrying: str
+) -> None:
     assert cli("skip", retrying, "nobody").returncode == 2
     assert cli("skip", retrying, "bad", "--reason", "not today").returncode == 0
     hand.decide(retrying)
@@ -129,7 +129,7 @@ def test_skip_rerun_and_their_refusals(cli: Cli, hand: ByHand, retrying: str) ->
     assert "unstuck pause" in refused.stderr, "the job runs again"
 
 
-def test_a_retry_makes_no_warehouse_where_the_old_one_is_not(
+def test_a_retry_does_not_create_a_missing_warehouse(
     cli: Cli, hand: ByHand, tmp_path: Path
 ) -> None:
     job = hand.submit({"name": "a"})
@@ -146,7 +146,7 @@ def test_a_retry_makes_no_warehouse_where_the_old_one_is_not(
     assert cli("retry", job).returncode == 0
 
 
-def test_a_failed_job_is_retried_as_a_new_one(cli: Cli, hand: ByHand) -> None:
+def test_a_retry_of_a_failed_job_is_a_new_job(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "a"}, name="flights", params={"year": 2013})
     hand.decide(job)
     assert cli("retry", job).returncode == 4, "it has not ended"
@@ -164,7 +164,7 @@ def test_a_failed_job_is_retried_as_a_new_one(cli: Cli, hand: ByHand) -> None:
     assert "RETRIED" in cli("events", job).stdout
 
 
-def test_a_retry_with_a_mended_spec_runs_what_differs_and_says_so(
+def test_a_retry_with_a_fixed_spec_runs_the_changed_groups_and_lists_them(
     cli: Cli, hand: ByHand, tmp_path: Path
 ) -> None:
     """After a wrong query, a retry ran the stored text again."""
@@ -217,7 +217,7 @@ def test_a_retry_with_a_mended_spec_runs_what_differs_and_says_so(
         ),
     ],
 )
-def test_a_retry_says_what_runs_and_what_may_be_taken_over(
+def test_a_retry_lists_the_groups_that_run_and_those_that_may_be_reused(
     cli: Cli, hand: ByHand, more: list[str], said: str
 ) -> None:
     job = hand.submit(
@@ -278,7 +278,7 @@ def test_a_retry_reruns_the_requested_groups(
     ("more", "said"),
     [(["--from", "b"], "has no group b"), (["--param", "b=1"], "no such parameter")],
 )
-def test_a_job_that_cannot_be_retried_so_does_not_keep_it_from_the_others(
+def test_one_job_that_cannot_be_retried_does_not_block_the_others(
     cli: Cli, hand: ByHand, more: list[str], said: str
 ) -> None:
     for name in ("a", "b"):
@@ -304,7 +304,7 @@ def test_a_job_that_cannot_be_retried_so_does_not_keep_it_from_the_others(
         ("retry", "force-stop"),
     ],
 )
-def test_who_asked_is_the_name_that_was_given(
+def test_the_recorded_user_of_a_command_is_the_given_name(
     cli: Cli, hand: ByHand, retrying: str, command: str, before: str | None
 ) -> None:
     if before is not None:
@@ -321,9 +321,7 @@ def test_who_asked_is_the_name_that_was_given(
     assert "by ada" in last, last
 
 
-def test_a_job_is_submitted_by_the_name_that_was_given(
-    cli: Cli, hand: ByHand, retrying: str
-) -> None:
+def test_the_recorded_submitter_is_the_given_name(cli: Cli, hand: ByHand, retrying: str) -> None:
     (cli.folder / "job.json").write_text(json.dumps(hand.client.written(retrying)))
     job = cli.json("submit", "job.json", "--by", "ada")["id"]
     assert cli.json("show", job)["submitted_by"] == "ada"

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from tests.cli.conftest import ByHand, Cli
 
 
-def test_the_graph_of_a_job_shows_how_its_groups_stand(cli: Cli, hand: ByHand) -> None:
+def test_the_graph_of_a_job_shows_the_state_of_its_groups(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "a"}, {"name": "f", "needs": ["a"], "for_each": {"m": [1, 2, 3]}})
     hand.decide(job)
     hand.succeed(job, "a")
@@ -22,9 +22,7 @@ def test_the_graph_of_a_job_shows_how_its_groups_stand(cli: Cli, hand: ByHand) -
     assert cli("show", job, "--graph", "-").stdout == drawn
 
 
-def test_the_graph_of_a_spec_is_drawn_without_submitting_it(
-    cli: Cli, hand: ByHand, tmp_path: Path
-) -> None:
+def test_graph_draws_a_spec_without_submitting_it(cli: Cli, hand: ByHand, tmp_path: Path) -> None:
     spec = tmp_path / "job.yaml"
     spec.write_text(
         "{name: j, groups: [{name: a, steps: [{python: 'm:f'}]}, {name: b, needs: [a]}]}"
@@ -36,7 +34,7 @@ def test_the_graph_of_a_spec_is_drawn_without_submitting_it(
     assert hand.client.jobs() == []
 
 
-def test_a_file_that_cannot_be_written_is_a_wrong_argument(cli: Cli, hand: ByHand) -> None:
+def test_an_unwritable_file_is_a_usage_error(cli: Cli, hand: ByHand) -> None:
     done = cli("show", hand.finished(), "--graph", "no/such/folder.svg")
     assert done.returncode == 2
     assert "no/such/folder.svg cannot be written" in done.stderr

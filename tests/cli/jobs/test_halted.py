@@ -28,7 +28,7 @@ def halt(store: Store, job: str) -> None:
 
 
 @pytest.mark.variant
-def test_a_halted_job_and_a_paused_one_differ_in_every_command(
+def test_every_command_distinguishes_halted_from_paused_jobs(
     cli: Cli, hand: ByHand, store: Store
 ) -> None:
     halted, paused = (
@@ -53,7 +53,7 @@ def test_a_halted_job_and_a_paused_one_differ_in_every_command(
     assert f"unstuck resume {halted}" in cure
 
 
-def test_a_job_that_cannot_be_read_hides_no_other_from_a_list(
+def test_an_unreadable_job_does_not_hide_others_in_a_list(
     cli: Cli, hand: ByHand, store: Store, client: redis.Redis
 ) -> None:
     """The list ended with an error of Redis, and showed none of the jobs."""
@@ -67,7 +67,7 @@ def test_a_job_that_cannot_be_read_hides_no_other_from_a_list(
 
 
 @pytest.mark.variant
-def test_a_wait_for_a_halted_job_ends_with_1_and_says_what_helps(
+def test_waiting_for_a_halted_job_exits_with_1_and_a_remedy(
     cli: Cli, hand: ByHand, store: Store, tmp_path: Path
 ) -> None:
     """A cron job that waited for it waited until somebody looked."""
@@ -90,7 +90,7 @@ def test_a_wait_for_a_halted_job_ends_with_1_and_says_what_helps(
     assert hand.client.wait(job).halted is not None
 
 
-def test_a_halted_job_refuses_a_pause_and_takes_a_resume_and_a_cancel(
+def test_a_halted_job_refuses_pause_and_accepts_resume_and_cancel(
     cli: Cli, hand: ByHand, store: Store
 ) -> None:
     job, other = hand.submit({"name": "a"}), hand.submit({"name": "a"})

@@ -40,7 +40,7 @@ def failed(cli: Cli, hand: ByHand, spec: Path) -> str:
 
 
 @pytest.mark.parametrize("ended", ["FAILED", "CANCELED"])
-def test_a_night_that_did_not_finish_well_is_said_to_whoever_submits_it_again(
+def test_submitting_a_key_again_reports_that_its_last_job_did_not_succeed(
     cli: Cli, hand: ByHand, spec: Path, ended: str
 ) -> None:
     if ended == "FAILED":
@@ -59,7 +59,7 @@ def test_a_night_that_did_not_finish_well_is_said_to_whoever_submits_it_again(
     assert "--retry" in said
 
 
-def test_a_key_follows_its_retries(cli: Cli, hand: ByHand, spec: Path) -> None:
+def test_a_key_refers_to_the_latest_retry(cli: Cli, hand: ByHand, spec: Path) -> None:
     first = failed(cli, hand, spec)
     (second,) = cli.json("retry", first)
     open_one = cli("submit", spec, "--key", "k")
@@ -97,7 +97,7 @@ def test_submit_with_retry_retries_the_last_job_of_the_key_once(
 
 
 @pytest.mark.variant
-def test_submit_with_retry_and_another_spec_retries_with_that(
+def test_submit_with_retry_and_a_changed_spec_retries_with_that_spec(
     cli: Cli, hand: ByHand, spec: Path
 ) -> None:
     first = failed(cli, hand, spec)
@@ -120,7 +120,7 @@ def test_submit_with_retry_and_another_spec_retries_with_that(
 
 
 @pytest.mark.variant
-def test_submit_with_retry_and_the_first_spec_of_the_key_runs_that_and_not_the_one_of_the_last_retry(
+def test_submit_with_retry_and_the_original_spec_runs_the_original_spec(
     cli: Cli, hand: ByHand, spec: Path
 ) -> None:
     failed(cli, hand, spec)
@@ -141,7 +141,7 @@ def test_submit_with_retry_and_the_first_spec_of_the_key_runs_that_and_not_the_o
     assert steps == ["some.where:step"] * 2, "what is given runs"
 
 
-def test_a_halted_job_of_a_key_is_reported_and_not_retried(
+def test_a_halted_job_with_a_key_is_reported_and_not_retried(
     cli: Cli, hand: ByHand, spec: Path, client: redis.Redis
 ) -> None:
     job = cli.json("submit", spec, "--key", "k")["id"]
@@ -158,7 +158,7 @@ def test_a_halted_job_of_a_key_is_reported_and_not_retried(
     assert len(hand.client.jobs()) == 1
 
 
-def test_a_key_is_kept_until_the_last_of_its_retries_is_removed(
+def test_a_key_is_kept_until_its_last_retry_is_removed(
     cli: Cli, hand: ByHand, spec: Path, client: redis.Redis
 ) -> None:
     keys = Keys(hand.settings.prefix)

@@ -69,7 +69,7 @@ def test_list_in_json_has_stable_names_and_times_in_utc(cli: Cli, hand: ByHand) 
     assert (first["status"], first["started_at"], first["total"]) == ("PENDING", None, 2)
 
 
-def test_list_late_has_the_names_that_are_expected_and_late(
+def test_list_late_shows_the_expected_names_that_are_late(
     cli: Cli, hand: ByHand, client: redis.Redis
 ) -> None:
     assert (cli("list", "--late").stderr, cli.json("list", "--late")) == ("No job is late.\n", [])
@@ -85,7 +85,7 @@ def test_list_late_has_the_names_that_are_expected_and_late(
     assert "--late lists names" in refused.stderr
 
 
-def test_what_was_canceled_before_it_ran_is_not_counted_as_done(cli: Cli, hand: ByHand) -> None:
+def test_groups_canceled_before_they_ran_do_not_count_as_done(cli: Cli, hand: ByHand) -> None:
     job = hand.submit(
         {"name": "a"}, {"name": "b", "needs": ["a"]}, {"name": "f", "for_each": {"m": [1, 2]}}
     )
@@ -98,9 +98,7 @@ def test_what_was_canceled_before_it_ran_is_not_counted_as_done(cli: Cli, hand: 
     assert re.search(r"CANCELED +1/4 ▇▇▇▇▁", cli("show", job).stdout)
 
 
-def test_an_error_of_many_lines_is_one_line_in_lists_trees_and_events_and_whole_once_in_show(
-    cli: Cli, hand: ByHand
-) -> None:
+def test_a_multiline_error_is_shortened_everywhere_but_in_show(cli: Cli, hand: ByHand) -> None:
     """The plan of a wrong query was repeated five times, in lines of hundreds of columns."""
     plan = ["'Project ['carier]", "+- Relation [carrier, flights]"]
     job = hand.submit({"name": "only"})
@@ -122,7 +120,7 @@ def test_an_error_of_many_lines_is_one_line_in_lists_trees_and_events_and_whole_
 @pytest.mark.parametrize(
     ("text", "end"), [("E: first\nsecond", "second"), (f"{'x' * 990}{CUT}{'y' * 990}", "y" * 990)]
 )
-def test_a_traceback_that_ends_with_the_error_is_the_whole_error_once(
+def test_an_error_that_ends_its_traceback_is_shown_only_once(
     cli: Cli, hand: ByHand, text: str, end: str
 ) -> None:
     job = hand.submit({"name": "only"})
@@ -138,7 +136,7 @@ def test_a_traceback_that_ends_with_the_error_is_the_whole_error_once(
     assert shown.count(end) == 1
 
 
-def test_a_long_reason_does_not_fill_the_screen_of_a_watcher(cli: Cli, hand: ByHand) -> None:
+def test_a_long_reason_does_not_fill_the_screen_while_watching(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only"})
     hand.client.pause(job, reason="the source is away " * 200)
     hand.decide(job)
@@ -176,7 +174,7 @@ def test_list_shows_the_state_of_each_job_with_its_reason(cli: Cli, hand: ByHand
     assert "the file is gone" in line
 
 
-def test_list_says_what_a_job_waits_for_in_the_words_of_why(
+def test_list_shows_the_wait_reason_in_the_words_of_why(
     cli: Cli, hand: ByHand, client: redis.Redis
 ) -> None:
     retrying = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
@@ -207,7 +205,7 @@ def test_list_says_what_a_job_waits_for_in_the_words_of_why(
     assert (why["what"] in said, why["what"]) == (True, listed[paused][1])
 
 
-def test_an_empty_list_is_an_empty_list(cli: Cli) -> None:
+def test_an_empty_result_prints_an_empty_list(cli: Cli) -> None:
     assert cli.json("list") == []
     done = cli("list")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "No jobs.\n")
@@ -216,16 +214,16 @@ def test_an_empty_list_is_an_empty_list(cli: Cli) -> None:
 # -- the name of a job -----------------------------------------------------------------------------
 
 
-def test_a_job_may_be_named_last_or_by_the_beginning_of_either_part_of_its_id(
-    cli: Cli, hand: ByHand
-) -> None:
+def test_a_job_can_be_named_by_last_or_by_a_prefix_of_its_id(cli: Cli, hand: ByHand) -> None:
     hand.submit({"name": "a"}, name="first")
     job = hand.submit({"name": "a"}, name="second")
     for word in ("last", job, job[:-1], job.partition("-")[2][:5]):
         assert cli.json("show", word)["id"] == job
 
 
-def test_the_name_of_a_job_is_its_newest_job_and_an_exact_id_wins(cli: Cli, hand: ByHand) -> None:
+def test_a_job_name_means_its_newest_job_and_an_exact_id_takes_precedence(
+    cli: Cli, hand: ByHand
+) -> None:
     older = hand.submit({"name": "a"}, name="flights")
     newest = hand.submit({"name": "a"}, name="flights")
     named_so = hand.submit({"name": "a"}, name=older)  # somebody called a job by the id of another
@@ -247,7 +245,7 @@ def test_the_name_of_a_job_is_its_newest_job_and_an_exact_id_wins(cli: Cli, hand
 
 
 @pytest.mark.variant
-def test_no_line_of_an_answer_in_a_pipe_ends_with_spaces(cli: Cli, hand: ByHand) -> None:
+def test_piped_output_has_no_trailing_spaces(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only"}, {"name": "other", "needs": ["only"]})
     hand.decide(job)
     hand.fail(
@@ -263,9 +261,7 @@ def test_no_line_of_an_answer_in_a_pipe_ends_with_spaces(cli: Cli, hand: ByHand)
 
 
 @pytest.mark.variant
-def test_people_read_local_times_with_the_offset_and_programs_read_utc(
-    cli: Cli, hand: ByHand
-) -> None:
+def test_text_output_uses_local_times_with_offset_and_json_uses_utc(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
     hand.decide(job)
     hand.fail(job, "flaky", "no network", recoverable=True)
@@ -310,7 +306,7 @@ def test_people_read_local_times_with_the_offset_and_programs_read_utc(
 # -- more of show ----------------------------------------------------------------------------------
 
 
-def test_show_in_json_tells_everything_of_a_fork_and_its_members(cli: Cli, hand: ByHand) -> None:
+def test_show_in_json_has_all_fields_of_a_fork_and_its_members(cli: Cli, hand: ByHand) -> None:
     job = hand.submit(
         {"name": "start"}, {"name": "month", "needs": ["start"], "for_each": {"m": [7, 8, 9]}}
     )
@@ -335,7 +331,7 @@ def test_show_in_json_tells_everything_of_a_fork_and_its_members(cli: Cli, hand:
     assert (member["progress"]["done"], member["progress"]["total"]) == (3, 10)
 
 
-def test_show_draws_forks_running_members_and_what_waits(cli: Cli, hand: ByHand) -> None:
+def test_show_draws_forks_running_members_and_waiting_groups(cli: Cli, hand: ByHand) -> None:
     job = hand.submit(
         {"name": "month", "for_each": {"m": [7, 8, 9, 10]}},
         {"name": "report", "needs": ["month"]},
@@ -362,7 +358,7 @@ def test_show_draws_forks_running_members_and_what_waits(cli: Cli, hand: ByHand)
     assert "waits for month" in next(line for line in lines if "report" in line)
 
 
-def test_show_gives_the_first_and_the_last_error_and_no_markup_or_control_character_of_them_is_obeyed(
+def test_show_prints_the_first_and_last_error_without_markup_or_control_characters(
     cli: Cli, hand: ByHand
 ) -> None:
     job = hand.submit({"name": "only", "retry": {"max": 1, "backoff": "0s"}})
@@ -389,9 +385,7 @@ def test_show_gives_the_first_and_the_last_error_and_no_markup_or_control_charac
     assert member["last_error"]["traceback"] == "second.py line 2"
 
 
-def test_show_writes_out_the_errors_of_five_groups_and_counts_the_others(
-    cli: Cli, hand: ByHand
-) -> None:
+def test_show_prints_the_errors_of_five_groups_and_counts_the_rest(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "g", "for_each": {"n": list(range(7))}}, on_failure="finish_others")
     hand.decide(job)
     for n in range(7):
@@ -401,7 +395,7 @@ def test_show_writes_out_the_errors_of_five_groups_and_counts_the_others(
     assert f"… and 2 more groups with errors: unstuck show {job} --json" in out
 
 
-def test_show_says_when_a_retry_comes_and_why(cli: Cli, hand: ByHand) -> None:
+def test_show_says_when_and_why_a_retry_starts(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only", "retry": {"max": 3, "backoff": "60s"}})
     hand.decide(job)
     hand.fail(job, "only", "flaky network", recoverable=True)
@@ -413,9 +407,7 @@ def test_show_says_when_a_retry_comes_and_why(cli: Cli, hand: ByHand) -> None:
     assert "only is tried again (backoff, attempt 1) after: flaky network" in out
 
 
-def test_show_and_its_json_say_in_one_line_what_each_group_waits_for(
-    cli: Cli, hand: ByHand
-) -> None:
+def test_show_prints_one_line_for_what_each_group_waits_for(cli: Cli, hand: ByHand) -> None:
     job = hand.submit(
         {"name": "clean"},
         {"name": "heavy", "queue": "heavy"},
@@ -447,9 +439,7 @@ def test_show_and_its_json_say_in_one_line_what_each_group_waits_for(
     )
 
 
-def test_a_job_without_a_coordinator_reports_it(
-    cli: Cli, hand: ByHand, client: redis.Redis
-) -> None:
+def test_a_job_without_a_coordinator_says_so(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
     job = hand.submit({"name": "only"})
     key = Keys(hand.settings.prefix).of(job).job
     submitted_at = float(client.hget(key, "submitted_at") or 0)
@@ -465,9 +455,7 @@ def test_a_job_without_a_coordinator_reports_it(
 # -- events ----------------------------------------------------------------------------------------
 
 
-def test_events_are_in_order_one_line_each_and_one_object_each_in_json(
-    cli: Cli, hand: ByHand
-) -> None:
+def test_events_are_ordered_with_one_line_or_json_object_each(cli: Cli, hand: ByHand) -> None:
     job = hand.finished()
     kinds = [line.split()[2] for line in cli("events", job).stdout.splitlines()]
     assert kinds[0] == "SUBMITTED"
@@ -481,7 +469,7 @@ def test_events_are_in_order_one_line_each_and_one_object_each_in_json(
 
 
 @pytest.mark.variant
-def test_following_events_shows_each_as_it_comes_and_ends_with_the_job(
+def test_following_events_shows_each_event_as_it_arrives_and_ends_with_the_job(
     cli: Cli, hand: ByHand
 ) -> None:
     job = hand.submit({"name": "only"})
@@ -498,7 +486,7 @@ def test_following_events_shows_each_as_it_comes_and_ends_with_the_job(
 
 
 @pytest.mark.variant
-def test_leaving_what_follows_is_quiet(cli: Cli, hand: ByHand) -> None:
+def test_ctrl_c_while_following_prints_no_error(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only"})
     with cli.start("events", job, "-f") as process:
         assert process.stdout is not None
@@ -533,9 +521,7 @@ def logged(hand: ByHand) -> str:
     return job
 
 
-def test_logs_show_the_newest_attempt_of_each_group_and_all_when_asked(
-    cli: Cli, logged: str
-) -> None:
+def test_logs_show_the_newest_attempt_of_each_group_or_all_attempts(cli: Cli, logged: str) -> None:
     assert cli("logs", logged).stdout.splitlines() == [
         *("clean#10 | tenth try", "month[0]#1 | july", "month[1]#1 | august"),
     ]
@@ -553,7 +539,7 @@ def test_logs_show_the_newest_attempt_of_each_group_and_all_when_asked(
     assert Path(entry["file"]).read_text() == "august\n"
 
 
-def test_logs_come_in_the_order_in_which_groups_started_and_obey_no_escape(
+def test_logs_are_ordered_by_start_of_group_and_escape_sequences_are_removed(
     cli: Cli, hand: ByHand
 ) -> None:
     job = hand.submit({"name": "zebra"}, {"name": "apple", "needs": ["zebra"]})
@@ -568,9 +554,7 @@ def test_logs_come_in_the_order_in_which_groups_started_and_obey_no_escape(
     ]
 
 
-def test_what_else_lies_about_beside_the_logs_of_a_job_disturbs_nobody(
-    cli: Cli, hand: ByHand, logged: str
-) -> None:
+def test_foreign_files_in_the_log_folder_are_ignored(cli: Cli, hand: ByHand, logged: str) -> None:
     staging = Path(hand.settings.warehouse) / "_staging" / logged
     (staging / ".DS_Store").write_bytes(b"of a file manager")
     (staging / "lost+found").mkdir()
@@ -581,22 +565,20 @@ def test_what_else_lies_about_beside_the_logs_of_a_job_disturbs_nobody(
     assert cli("logs", logged, "clean").stdout == "tenth try\n"
 
 
-def test_logs_of_a_group_that_the_job_does_not_have_are_2_and_name_those_it_has(
-    cli: Cli, logged: str
-) -> None:
+def test_logs_of_an_unknown_group_exit_with_2_and_list_the_groups(cli: Cli, logged: str) -> None:
     done = cli("logs", logged, "claen")
     assert done.returncode == 2
     assert "clean, month" in done.stderr
 
 
-def test_missing_logs_are_reported_and_are_no_error(cli: Cli, hand: ByHand) -> None:
+def test_missing_logs_are_reported_without_an_error(cli: Cli, hand: ByHand) -> None:
     done = cli("logs", hand.submit({"name": "only"}))
     assert (done.returncode, done.stdout) == (0, "")
     assert "No logs" in done.stderr
     assert "PENDING" in done.stderr
 
 
-def test_following_logs_shows_whole_lines_as_they_come_and_the_unfinished_last_one_at_the_end(
+def test_following_logs_shows_whole_lines_and_finally_the_unfinished_line(
     cli: Cli, hand: ByHand
 ) -> None:
     job = hand.submit({"name": "only"})
@@ -618,7 +600,7 @@ def test_following_logs_shows_whole_lines_as_they_come_and_the_unfinished_last_o
 
 
 @pytest.mark.variant
-def test_a_reader_that_leaves_early_is_no_error(cli: Cli, hand: ByHand) -> None:
+def test_closing_the_output_pipe_early_is_not_an_error(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only"})
     write_log(hand, Token(job, "only", 1, "n", "c"), *("a line" for _ in range(100_000)))
     with cli.start("logs", job) as process:
@@ -632,7 +614,7 @@ def test_a_reader_that_leaves_early_is_no_error(cli: Cli, hand: ByHand) -> None:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
-def test_an_unread_answer_is_no_error(cli: Cli, hand: ByHand, as_json: bool) -> None:
+def test_unread_output_is_not_an_error(cli: Cli, hand: ByHand, as_json: bool) -> None:
     hand.finished()
     reader, writer = os.pipe()
     os.close(reader)
@@ -725,14 +707,16 @@ def test_datasets_are_shown_without_redis(cli: Cli, published: Warehouse) -> Non
     assert "job2 (flights)" in next(line for line in out.splitlines() if line.startswith("monthly"))
 
 
-def test_a_dataset_at_an_older_version_with_its_files(cli: Cli, published: Warehouse) -> None:
+def test_a_dataset_is_shown_at_an_older_version_with_its_files(
+    cli: Cli, published: Warehouse
+) -> None:
     (old,) = cli.json("datasets", "monthly", "--version", "1", "--files")
     assert old["paths"] == [published.storage.uri("_staging/j/1.parquet")]
     out = cli("datasets", "monthly", "--files").stdout
     assert published.storage.uri("_staging/j/2.parquet") in out.splitlines()
 
 
-def test_the_history_of_a_dataset_says_on_which_versions_each_version_was_made(
+def test_the_history_of_a_dataset_shows_the_input_versions_of_each_version(
     cli: Cli, published: Warehouse
 ) -> None:
     change = {
@@ -756,7 +740,7 @@ def test_the_history_of_a_dataset_says_on_which_versions_each_version_was_made(
     )
 
 
-def test_the_sources_of_a_dataset_are_the_files_of_its_stream_and_one_can_be_skipped(
+def test_the_source_files_of_a_stream_are_listed_and_can_be_skipped(
     cli: Cli, published: Warehouse, tmp_path: Path
 ) -> None:
     (landing := tmp_path / "in").mkdir()
@@ -816,7 +800,9 @@ def test_a_log_edited_by_hand_is_reported_with_its_entry(
         assert f"the log entry {entry} cannot be read" in done.stderr
 
 
-def test_a_warehouse_that_is_not_there_is_2_and_not_an_empty_one(cli: Cli, tmp_path: Path) -> None:
+def test_a_missing_warehouse_exits_with_2_and_is_not_shown_as_empty(
+    cli: Cli, tmp_path: Path
+) -> None:
     for more in ((), ("--json",), ("total",), ("total", "--head", "3"), ("total", "--history")):
         done = cli("datasets", "--warehouse", "elsewhere", *more)
         assert (done.returncode, done.stdout) == (2, "")
@@ -836,7 +822,7 @@ def test_an_empty_warehouse_is_reported_with_its_address(cli: Cli, tmp_path: Pat
 # -- dead ------------------------------------------------------------------------------------------
 
 
-def test_dead_reports_are_listed_with_their_reason_and_what_they_said(
+def test_dead_letters_are_listed_with_their_reason_and_content(
     cli: Cli, client: redis.Redis
 ) -> None:
     assert cli.json("dead", "list") == []
@@ -850,9 +836,7 @@ def test_dead_reports_are_listed_with_their_reason_and_what_they_said(
     assert "no such job: gone" in cli("dead", "list").stdout
 
 
-def test_colours_are_for_terminals_only_and_json_has_none_even_when_they_are_forced(
-    cli: Cli, hand: ByHand
-) -> None:
+def test_only_terminals_get_colors_and_json_never_does(cli: Cli, hand: ByHand) -> None:
     hand.finished()
     done = cli("list", "--json", FORCE_COLOR="1")
     assert json.loads(done.stdout)[0]["status"] == "FINISHED"
@@ -863,7 +847,7 @@ def test_colours_are_for_terminals_only_and_json_has_none_even_when_they_are_for
     "line",
     ["0000-00-00T00:00:00.000Z x", "9999-12-31T23:59:59.999Z x", "0001-01-01T00:00:00.000Z x"],
 )
-def test_a_line_that_looks_like_a_time_and_is_none_is_shown_as_it_is(
+def test_a_line_that_resembles_a_timestamp_is_shown_unchanged(
     line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for zone in ("Europe/Berlin", "America/New_York"):
@@ -874,13 +858,13 @@ def test_a_line_that_looks_like_a_time_and_is_none_is_shown_as_it_is(
     time.tzset()
 
 
-def test_text_keeps_its_spaces_and_its_emoji_and_loses_what_a_terminal_would_obey() -> None:
+def test_printable_strips_terminal_control_sequences_and_keeps_spaces_and_emoji() -> None:
     assert printable("1\u00a0000 €\u202f\U0001f468\u200d\U0001f4bb \x1b[31mred\x1b[0m\x07") == (
         "1\u00a0000 €\u202f\U0001f468\u200d\U0001f4bb red\N{REPLACEMENT CHARACTER}"
     )
 
 
-def test_a_job_of_a_newer_release_keeps_no_other_out_of_the_list(
+def test_a_job_of_a_newer_release_does_not_hide_others_in_the_list(
     cli: Cli, hand: ByHand, client: redis.Redis
 ) -> None:
     newer = hand.submit({"name": "a"})
@@ -891,7 +875,7 @@ def test_a_job_of_a_newer_release_keeps_no_other_out_of_the_list(
     assert "its schema is 99" in listed[newer]
 
 
-def test_a_dataset_of_many_small_files_is_named_with_the_command_that_mends_it(
+def test_a_dataset_with_many_small_files_is_shown_with_the_remedy(
     cli: Cli, hand: ByHand, published: Warehouse
 ) -> None:
     many = [DataFile(f"_staging/k/{n}.parquet", 1, 1000) for n in range(600)]
@@ -910,7 +894,7 @@ def test_a_dataset_of_many_small_files_is_named_with_the_command_that_mends_it(
     assert "unstuck compact events" in found["SMALL_FILES"]["cure"]
 
 
-def test_a_job_is_listed_with_its_key_and_parameters_and_its_key_stands_for_it_where_nothing_is_changed(
+def test_the_list_shows_keys_and_parameters_and_read_commands_accept_a_key(
     cli: Cli, hand: ByHand
 ) -> None:
     other = hand.submit({"name": "a"})
@@ -955,7 +939,7 @@ LONG_REASON = (
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 1000])
-def test_no_width_of_a_terminal_splits_an_id_or_a_word_and_no_reason_fills_a_line_without_end(
+def test_narrow_terminals_do_not_split_ids_or_words_and_reasons_are_truncated(
     width: int,
 ) -> None:
     job = JobInfo(

@@ -35,7 +35,7 @@ def test_without_problems_it_reports_that_and_exits_with_0(
     assert "1 FINISHED" in done.stdout
 
 
-def test_what_is_problems_comes_first_with_its_reason_and_exits_1(
+def test_problems_come_first_with_their_reason_and_exit_with_1(
     cli: Cli, hand: ByHand, client: redis.Redis
 ) -> None:
     job = hand.submit({"name": "load", "retry": {"max": 0}}, name="night")

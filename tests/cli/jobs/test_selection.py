@@ -22,7 +22,7 @@ def jobs(hand: ByHand, count: int, name: str = "nightly") -> list[str]:
     return [hand.submit({"name": "a"}, name=f"{name}-{n}") for n in range(count)]
 
 
-def test_a_filter_commands_all_that_fit_and_nothing_else(cli: Cli, hand: ByHand) -> None:
+def test_a_filter_selects_exactly_the_matching_jobs(cli: Cli, hand: ByHand) -> None:
     ended = hand.finished(name="nightly-x")
     meant, other = jobs(hand, 3), hand.submit({"name": "a"}, name="hourly")
     already = hand.submit({"name": "a"}, name="nightly-y")
@@ -38,7 +38,7 @@ def test_a_filter_commands_all_that_fit_and_nothing_else(cli: Cli, hand: ByHand)
     assert intents(hand, *meant, other) == ["cancel"] * 3 + ["run"]
 
 
-def test_status_and_since_choose_as_they_do_in_list(cli: Cli, hand: ByHand) -> None:
+def test_status_and_since_filter_as_in_list(cli: Cli, hand: ByHand) -> None:
     running, pending = jobs(hand, 2)
     hand.decide(running)
     hand.claim(running, "a")
@@ -53,7 +53,9 @@ def test_status_and_since_choose_as_they_do_in_list(cli: Cli, hand: ByHand) -> N
     assert (done.returncode, done.stdout) == (0, "pause: no job fits\n")
 
 
-def test_a_filter_that_nobody_can_agree_to_is_2_and_changes_nothing(cli: Cli, hand: ByHand) -> None:
+def test_a_filter_that_cannot_be_confirmed_exits_with_2_and_changes_nothing(
+    cli: Cli, hand: ByHand
+) -> None:
     meant = jobs(hand, 2)
     done = cli("cancel", "--name", "nightly-*")
     assert done.returncode == 2
@@ -63,9 +65,7 @@ def test_a_filter_that_nobody_can_agree_to_is_2_and_changes_nothing(cli: Cli, ha
     assert intents(hand, *meant) == ["run", "run"]
 
 
-def test_more_jobs_than_a_listing_shows_are_all_commanded_and_counted(
-    cli: Cli, hand: ByHand
-) -> None:
+def test_a_command_covers_more_jobs_than_a_list_shows(cli: Cli, hand: ByHand) -> None:
     meant = jobs(hand, 60)
     done = cli("force-stop", "--status", "PENDING", "--yes")
     assert done.stdout == "force-stop: 60 on record\n"
@@ -75,9 +75,7 @@ def test_more_jobs_than_a_listing_shows_are_all_commanded_and_counted(
 
 
 @pytest.mark.variant
-def test_a_person_who_says_no_changes_nothing_and_one_who_says_yes_does(
-    cli: Cli, hand: ByHand
-) -> None:
+def test_a_command_runs_only_after_confirmation(cli: Cli, hand: ByHand) -> None:
     meant = jobs(hand, 25)
     for answer, code, intent in (("n", 1, "run"), ("y", 0, "stop")):
         terminal = Terminal(cli, "stop", "--name", "nightly-*", rows=60)
@@ -93,7 +91,7 @@ def test_a_person_who_says_no_changes_nothing_and_one_who_says_yes_does(
         assert {*intents(hand, *meant)} == {intent}
 
 
-def test_an_unknown_id_is_3_and_the_others_are_done_all_the_same(cli: Cli, hand: ByHand) -> None:
+def test_an_unknown_id_exits_with_3_and_the_other_jobs_are_changed(cli: Cli, hand: ByHand) -> None:
     first, second = jobs(hand, 2)
     for unknown in ("20130101T000000-aaaaaaaa", "zzz"):
         done = cli("pause", first, unknown, second, first)
@@ -107,7 +105,7 @@ def test_an_unknown_id_is_3_and_the_others_are_done_all_the_same(cli: Cli, hand:
     assert [one["answer"] for one in answers] == ["NO_SUCH_JOB", "ALREADY"]
 
 
-def test_one_that_refuses_is_4_and_the_others_are_done_all_the_same(cli: Cli, hand: ByHand) -> None:
+def test_a_refusing_job_exits_with_4_and_the_other_jobs_are_changed(cli: Cli, hand: ByHand) -> None:
     ended, (first, second) = hand.finished(), jobs(hand, 2)
     done = cli("cancel", first, ended, "zzz", second)
     assert done.returncode == 4
@@ -116,7 +114,9 @@ def test_one_that_refuses_is_4_and_the_others_are_done_all_the_same(cli: Cli, ha
 
 
 @pytest.mark.variant
-def test_a_command_that_asks_for_what_is_so_already_is_0(cli: Cli, hand: ByHand) -> None:
+def test_a_command_whose_target_state_is_already_reached_exits_with_0(
+    cli: Cli, hand: ByHand
+) -> None:
     """Whoever cancels twice, or after the deadline of a script, has what was asked for."""
     canceled, stopped, paused, running = jobs(hand, 4)
     for job, command in (
@@ -146,7 +146,7 @@ def test_a_command_that_asks_for_what_is_so_already_is_0(cli: Cli, hand: ByHand)
     )
 
 
-def test_a_look_takes_last_and_a_command_does_not(cli: Cli, hand: ByHand) -> None:
+def test_read_commands_accept_last_and_changing_commands_do_not(cli: Cli, hand: ByHand) -> None:
     (job,) = jobs(hand, 1)
     assert cli.json("show", "last")["id"] == job
     done = cli("cancel", "last")
@@ -156,7 +156,7 @@ def test_a_look_takes_last_and_a_command_does_not(cli: Cli, hand: ByHand) -> Non
 
 
 @pytest.mark.parametrize("arguments", [(), ("last", "--name", "x")], ids=["neither", "both"])
-def test_ids_or_a_filter_but_not_both_and_not_neither(
+def test_ids_and_a_filter_are_mutually_exclusive_and_one_is_required(
     cli: Cli, hand: ByHand, arguments: tuple[str, ...]
 ) -> None:
     (job,) = jobs(hand, 1)

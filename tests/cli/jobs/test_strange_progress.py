@@ -22,7 +22,7 @@ pytestmark = pytest.mark.variant
         ({"done": 3, "total": -5}, "running 3 step 1/2 counting"),
     ],
 )
-def test_invalid_progress_is_not_shown_and_the_rest_is(
+def test_invalid_progress_is_hidden_and_valid_progress_is_shown(
     cli: Cli, hand: ByHand, value: dict[str, Any], drawn: str
 ) -> None:
     job = hand.submit({"name": "only"})

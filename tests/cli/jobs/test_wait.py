@@ -60,7 +60,7 @@ def the_job(hand: ByHand) -> str:
 # -- without a terminal ----------------------------------------------------------------------------
 
 
-def test_submit_prints_the_job_and_what_to_do_next(cli: Cli, hand: ByHand, spec: Path) -> None:
+def test_submit_prints_the_job_and_the_next_commands(cli: Cli, hand: ByHand, spec: Path) -> None:
     done = cli("submit", spec)
     job = the_job(hand)
     assert done.returncode == 0
@@ -69,7 +69,7 @@ def test_submit_prints_the_job_and_what_to_do_next(cli: Cli, hand: ByHand, spec:
 
 
 @pytest.mark.variant
-def test_submit_says_that_it_made_a_new_warehouse(
+def test_submit_reports_that_it_created_a_warehouse(
     cli: Cli, hand: ByHand, spec: Path, tmp_path: Path
 ) -> None:
     """As it does while the mount is missing: nobody else would say so before the jobs that were
@@ -86,7 +86,7 @@ def test_submit_says_that_it_made_a_new_warehouse(
     assert (third.stdout.splitlines()[1], third.stderr) == (made, "")
 
 
-def test_the_same_key_is_the_same_job_and_is_reported(cli: Cli, spec: Path) -> None:
+def test_submitting_the_same_key_returns_the_same_job_and_says_so(cli: Cli, spec: Path) -> None:
     first = cli.json("submit", spec, "--key", "today")
     assert first["new"] is True
     again = cli("submit", spec, "--key", "today")
@@ -96,7 +96,7 @@ def test_the_same_key_is_the_same_job_and_is_reported(cli: Cli, spec: Path) -> N
     assert cli.json("submit", spec, "--key", "today") == {**first, "new": False}
 
 
-def test_params_reach_the_job(cli: Cli, tmp_path: Path) -> None:
+def test_parameters_reach_the_job(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_text("params: {year: 2013}\n" + SPEC)
     job = cli.json("submit", path, "--param", "year=2014")["id"]
@@ -104,7 +104,7 @@ def test_params_reach_the_job(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.variant
-def test_waiting_in_a_pipe_prints_one_line_per_change_and_ends_with_the_job(
+def test_a_piped_wait_prints_one_line_per_change_and_ends_with_the_job(
     cli: Cli, hand: ByHand, spec: Path
 ) -> None:
     with cli.start("submit", spec, "--wait") as process:
@@ -122,7 +122,7 @@ def test_waiting_in_a_pipe_prints_one_line_per_change_and_ends_with_the_job(
     assert f"waited {job} FINISHED after" in lines[-1]
 
 
-def test_waiting_for_a_job_that_fails_is_1_with_its_reason(
+def test_waiting_for_a_failing_job_exits_with_1_and_its_reason(
     cli: Cli, hand: ByHand, spec: Path
 ) -> None:
     with cli.start("submit", spec, "--wait", "--json") as process:
@@ -138,7 +138,7 @@ def test_waiting_for_a_job_that_fails_is_1_with_its_reason(
     assert "no such table" in answer["reason"]["text"]
 
 
-def test_ctrl_c_while_waiting_leaves_the_job_running_and_says_how_to_come_back(
+def test_ctrl_c_while_waiting_leaves_the_job_running_and_prints_how_to_resume_watching(
     cli: Cli, hand: ByHand, spec: Path
 ) -> None:
     Warehouse(hand.settings.warehouse).ensure_id()  # of a new one it would say something
@@ -166,7 +166,7 @@ def test_ctrl_c_while_waiting_leaves_the_job_running_and_says_how_to_come_back(
 
 
 @pytest.mark.variant
-def test_a_watcher_outlives_a_restart_of_redis(cli: Cli, tmp_path: Path) -> None:
+def test_a_watching_command_survives_a_redis_restart(cli: Cli, tmp_path: Path) -> None:
     server = RedisServer(tmp_path, aof=True)
     server.start()
     try:
@@ -189,7 +189,7 @@ def test_a_watcher_outlives_a_restart_of_redis(cli: Cli, tmp_path: Path) -> None
         server.stop()
 
 
-def test_waiting_in_a_pipe_reports_once_why_the_job_waits(
+def test_a_piped_wait_reports_once_why_the_job_waits(
     hand: ByHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log of a CI that ends in SUBMITTED or QUEUED helps nobody."""
@@ -293,9 +293,7 @@ class Terminal:
         os.close(self._master)
 
 
-def test_on_a_terminal_a_live_tree_shows_forks_progress_clocks_and_workers(
-    cli: Cli, hand: ByHand
-) -> None:
+def test_the_live_tree_shows_forks_progress_clocks_and_workers(cli: Cli, hand: ByHand) -> None:
     job = hand.submit(
         {"name": "month", "for_each": {"m": [7, 8]}}, {"name": "report", "needs": ["month"]}
     )
@@ -324,9 +322,7 @@ def test_on_a_terminal_a_live_tree_shows_forks_progress_clocks_and_workers(
 
 
 @pytest.mark.variant
-def test_the_state_on_a_terminal_is_a_fresh_one_soon_after_an_outage(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_the_live_tree_is_current_soon_after_an_outage(cli: Cli, tmp_path: Path) -> None:
     """The pause between two reads grows with the time that a read takes; an outage counted as
     such.
     """
@@ -358,7 +354,7 @@ def test_the_state_on_a_terminal_is_a_fresh_one_soon_after_an_outage(
 
 
 @pytest.mark.variant
-def test_ctrl_c_on_a_terminal_gives_the_cursor_back(cli: Cli, hand: ByHand) -> None:
+def test_ctrl_c_restores_the_cursor_of_the_terminal(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only"})
     terminal = Terminal(cli, "watch", "last", columns=80)
     try:
@@ -374,7 +370,7 @@ def test_ctrl_c_on_a_terminal_gives_the_cursor_back(cli: Cli, hand: ByHand) -> N
 
 
 @pytest.mark.variant
-def test_a_job_wider_than_the_terminal_is_cut_to_it_and_what_needs_a_look_stays(
+def test_a_job_larger_than_the_terminal_is_cut_but_problems_stay_visible(
     cli: Cli, hand: ByHand
 ) -> None:
     names = [f"g{n:02d}" for n in range(40)]
@@ -396,7 +392,7 @@ def test_a_job_wider_than_the_terminal_is_cut_to_it_and_what_needs_a_look_stays(
 
 
 @pytest.mark.variant
-def test_colours_are_left_out_on_a_terminal_that_wants_none(cli: Cli, hand: ByHand) -> None:
+def test_no_color_settings_are_respected_on_a_terminal(cli: Cli, hand: ByHand) -> None:
     job = hand.finished()
     for wanted, env in ((True, {}), (False, {"NO_COLOR": "1"})):
         cli.env.update(env)
@@ -410,7 +406,7 @@ def test_colours_are_left_out_on_a_terminal_that_wants_none(cli: Cli, hand: ByHa
 
 
 @pytest.mark.variant
-def test_a_dumb_terminal_gets_lines(cli: Cli, hand: ByHand) -> None:
+def test_a_dumb_terminal_gets_plain_lines(cli: Cli, hand: ByHand) -> None:
     job = hand.finished()
     cli.env["TERM"] = "dumb"
     terminal = Terminal(cli, "watch", job)

@@ -29,7 +29,7 @@ def record_of(hand: ByHand, job: str, name: str) -> Member:
     return next(m for g in hand.view(job).groups for m in g.members if m.id == name)
 
 
-def test_every_part_of_a_wait_has_a_line(cli: Cli, hand: ByHand) -> None:
+def test_each_cause_of_a_wait_has_a_line(cli: Cli, hand: ByHand) -> None:
     job = hand.submit(
         {"name": "flaky", "retry": {"max": 3, "backoff": "1h"}},
         {"name": "heavy", "queue": "heavy", "queue_timeout": "2h"},
@@ -74,9 +74,7 @@ def test_every_part_of_a_wait_has_a_line(cli: Cli, hand: ByHand) -> None:
     assert told[job][2] == ("since", clock(view.started_at))
 
 
-def test_of_a_paused_job_no_attempt_is_promised_and_the_resume_is_offered(
-    cli: Cli, hand: ByHand
-) -> None:
+def test_a_paused_job_shows_resume_instead_of_its_next_attempt(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
     hand.decide(job)
     hand.fail(job, "flaky", "no network", recoverable=True)
@@ -91,9 +89,7 @@ def test_of_a_paused_job_no_attempt_is_promised_and_the_resume_is_offered(
     assert "attempt 2 in" not in cli("show", job).stdout
 
 
-def test_an_error_of_several_lines_is_indented_and_its_escapes_are_not_obeyed(
-    cli: Cli, hand: ByHand
-) -> None:
+def test_a_multiline_error_is_indented_without_escape_sequences(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
     hand.decide(job)
     hand.fail(
@@ -106,7 +102,7 @@ def test_an_error_of_several_lines_is_indented_and_its_escapes_are_not_obeyed(
     assert cli.json("why", job)[1]["what"].startswith("\x1b[31mno"), "a program reads what was said"
 
 
-def test_in_json_every_time_is_in_utc_and_what_is_not_known_is_null(cli: Cli, hand: ByHand) -> None:
+def test_json_times_are_in_utc_and_unknown_values_are_null(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "heavy", "queue": "heavy"})
     hand.decide(job)
     record, due = record_of(hand, job, "heavy"), hand.view(job).due_at
@@ -124,7 +120,7 @@ def test_in_json_every_time_is_in_utc_and_what_is_not_known_is_null(cli: Cli, ha
     assert heavy["help"] == ["celery -A unstuck.tasks worker -Q heavy"]
 
 
-def test_groups_that_wait_for_the_same_share_one_explanation(cli: Cli, hand: ByHand) -> None:
+def test_groups_that_wait_for_the_same_reason_share_one_explanation(cli: Cli, hand: ByHand) -> None:
     groups = [{"name": name, "queue": "heavy"} for name in ("clean", "load", "send")]
     job = hand.submit(
         *groups, {"name": "month", "queue": "heavy", "for_each": {"m": [1, 2]}}, {"name": "other"}

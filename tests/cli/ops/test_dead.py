@@ -50,7 +50,7 @@ def dead_letters(client: redis.Redis) -> list[DeadLetter]:
     return DeadLetters(client, KEYS).newest()
 
 
-def test_show_has_the_reason_the_deliveries_and_every_word_of_the_report(
+def test_show_prints_the_reason_deliveries_and_full_content_of_a_report(
     cli: Cli, client: redis.Redis
 ) -> None:
     report = make_dead_letter(client, "gone", **{"strange\x1b[31m": "pay\x1bload"})
@@ -69,7 +69,7 @@ def test_show_has_the_reason_the_deliveries_and_every_word_of_the_report(
     assert json.loads(answer["raw"]["report"])["kind"] == "succeeded"
 
 
-def test_a_refused_submit_is_shown_with_each_of_its_errors_and_is_not_replayed(
+def test_a_refused_submit_is_shown_with_all_errors_and_is_not_replayed(
     cli: Cli, client: redis.Redis
 ) -> None:
     reason = "SPEC_INVALID: groups[0].neds: unknown field\nparams.day: a value is required"
@@ -101,7 +101,7 @@ def test_a_refused_submit_is_shown_with_each_of_its_errors_and_is_not_replayed(
         ),
     ],
 )
-def test_a_report_whose_version_cannot_be_read_says_so_in_words(
+def test_a_report_with_an_unreadable_version_is_explained_in_words(
     cli: Cli, client: redis.Redis, version: str, why: str
 ) -> None:
     assert (
@@ -109,7 +109,7 @@ def test_a_report_whose_version_cannot_be_read_says_so_in_words(
     )
 
 
-def test_show_of_one_that_is_not_there_is_3(cli: Cli, client: redis.Redis) -> None:
+def test_show_of_an_unknown_dead_letter_exits_with_3(cli: Cli, client: redis.Redis) -> None:
     for word in ("1-0", "rubbish"):
         done = cli("dead", "show", word)
         assert done.returncode == 3
@@ -118,7 +118,7 @@ def test_show_of_one_that_is_not_there_is_3(cli: Cli, client: redis.Redis) -> No
 
 @pytest.mark.variant
 @pytest.mark.parametrize("field", ["token", "kind", "at", "v", "strange"])
-def test_a_report_of_megabytes_is_cut_in_the_list_and_whole_in_what_show_and_json_give(
+def test_a_huge_report_is_cut_in_the_list_and_complete_in_show_and_json(
     cli: Cli, client: redis.Redis, field: str
 ) -> None:
     value = "begin" + "x" * 5_000_000 + "end"
@@ -135,7 +135,7 @@ def test_a_report_of_megabytes_is_cut_in_the_list_and_whole_in_what_show_and_jso
     assert len(refused.stderr) < 2000
 
 
-def test_replay_does_what_it_can_and_says_of_the_rest_why_not(
+def test_replay_processes_what_it_can_and_explains_the_rest(
     cli: Cli, hand: ByHand, client: redis.Redis
 ) -> None:
     job = hand.submit({"name": "a"})
@@ -160,7 +160,7 @@ def test_replay_does_what_it_can_and_says_of_the_rest_why_not(
 
 
 @pytest.mark.variant
-def test_nothing_is_dropped_nor_all_replayed_unless_somebody_agrees(
+def test_drop_and_replay_all_require_confirmation(
     cli: Cli, hand: ByHand, client: redis.Redis
 ) -> None:
     job = hand.submit({"name": "a"})
@@ -180,7 +180,7 @@ def test_nothing_is_dropped_nor_all_replayed_unless_somebody_agrees(
 
 
 @pytest.mark.variant
-def test_a_person_who_says_no_drops_nothing(cli: Cli, client: redis.Redis) -> None:
+def test_declining_the_confirmation_drops_nothing(cli: Cli, client: redis.Redis) -> None:
     report = make_dead_letter(client, "gone")
     for answer, code, left in (("n", 1, 1), ("y", 0, 0)):
         terminal = Terminal(cli, "dead", "drop", report)
@@ -194,7 +194,9 @@ def test_a_person_who_says_no_drops_nothing(cli: Cli, client: redis.Redis) -> No
 
 
 @pytest.mark.parametrize("arguments", [(), ("1-0", "--all")], ids=["neither", "both"])
-def test_ids_or_all_but_not_both_and_not_neither(cli: Cli, arguments: tuple[str, ...]) -> None:
+def test_ids_and_all_are_mutually_exclusive_and_one_is_required(
+    cli: Cli, arguments: tuple[str, ...]
+) -> None:
     done = cli("dead", "drop", *arguments, "--yes")
     assert done.returncode == 2
     assert "--all" in done.stderr

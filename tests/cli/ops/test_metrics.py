@@ -24,9 +24,7 @@ def test_metrics_are_printed_in_the_text_format(cli: Cli, client: redis.Redis) -
 
 
 @pytest.mark.variant
-def test_metrics_are_served_until_a_signal_ends_the_exporter_in_good_order(
-    cli: Cli, client: redis.Redis
-) -> None:
+def test_a_signal_shuts_the_metrics_exporter_down_cleanly(cli: Cli, client: redis.Redis) -> None:
     command = [*COMMAND, "metrics", "--serve", "127.0.0.1:0"]
     with subprocess.Popen(
         command, cwd=cli.folder, env=cli.env, stderr=subprocess.PIPE, text=True
@@ -42,7 +40,7 @@ def test_metrics_are_served_until_a_signal_ends_the_exporter_in_good_order(
         assert exporter.wait() == 0
 
 
-def test_an_address_that_is_taken_is_a_sentence_and_2(cli: Cli, client: redis.Redis) -> None:
+def test_an_address_in_use_exits_with_2_and_a_message(cli: Cli, client: redis.Redis) -> None:
     done = cli("metrics", "--serve", "nowhere")
     assert done.returncode == 2
     assert "expected HOST:PORT or :PORT" in done.stderr

@@ -16,7 +16,7 @@ from unstuck.tasks.protocol.keys import Keys
 KEYS = Keys()
 
 
-def test_a_target_is_tried_without_redis_and_what_came_back_is_shown(cli: Cli) -> None:
+def test_a_target_is_tested_without_redis_and_its_response_is_shown(cli: Cli) -> None:
     cli.env["UNSTUCK_REDIS_URL"] = f"redis://127.0.0.1:{free_port()}/0"
     with receiver() as ops:
         setting = json.dumps({"targets": {"ops": {"webhook": f"{ops.url}/hush-hush-hush"}}})
@@ -36,7 +36,7 @@ def test_a_target_is_tried_without_redis_and_what_came_back_is_shown(cli: Cli) -
         )
 
 
-def test_the_test_of_a_target_where_incidents_stay_open_leaves_none_open(cli: Cli) -> None:
+def test_testing_an_incident_target_leaves_no_open_incident(cli: Cli) -> None:
     with receiver() as ops:
         setting = json.dumps({"targets": {"oncall": {"pagerduty": "R0UT1NGKEY", "url": ops.url}}})
         done = cli("notify", "test", "oncall", UNSTUCK_NOTIFY=setting)
@@ -59,7 +59,7 @@ def test_the_test_of_a_target_where_incidents_stay_open_leaves_none_open(cli: Cl
         )
 
 
-def test_a_target_that_is_not_known_here_or_a_setting_that_is_wrong_is_a_usage_error(
+def test_an_unknown_target_or_invalid_setting_is_a_usage_error(
     cli: Cli,
 ) -> None:
     done = cli("notify", "test", "ops")
@@ -78,7 +78,7 @@ def test_a_target_that_is_not_known_here_or_a_setting_that_is_wrong_is_a_usage_e
     assert "hush" not in done.stderr
 
 
-def test_the_list_has_waiting_and_sent_notices(cli: Cli, client: redis.Redis) -> None:
+def test_the_list_shows_waiting_and_sent_notices(cli: Cli, client: redis.Redis) -> None:
     assert "No notices." in cli("notify", "list").stderr
     outbox = Outbox(client, KEYS)
     for number in (1, 2):
@@ -97,7 +97,7 @@ def test_the_list_has_waiting_and_sent_notices(cli: Cli, client: redis.Redis) ->
     assert (sent["to"], sent["tries"], sent["notice"]["id"]) == ("ops", 1, "n1")
 
 
-def test_a_notice_that_could_not_be_sent_is_a_dead_letter_that_is_shown_replayed_and_dropped(
+def test_an_undeliverable_notice_becomes_a_dead_letter_that_can_be_replayed(
     cli: Cli, client: redis.Redis
 ) -> None:
     outbox = Outbox(client, KEYS)

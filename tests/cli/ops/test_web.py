@@ -40,7 +40,7 @@ def get(url: str, **headers: str) -> str:
         return str(answer.read().decode())
 
 
-def test_the_page_is_served_until_it_is_stopped(cli: Cli, hand: ByHand) -> None:
+def test_the_page_is_served_until_stopped(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "load"}, name="night")
     with serving(cli) as address:
         assert job in get(f"{address}/jobs")
@@ -49,7 +49,7 @@ def test_the_page_is_served_until_it_is_stopped(cli: Cli, hand: ByHand) -> None:
 
 
 @pytest.mark.variant
-def test_a_page_with_a_token_is_read_by_its_bearers(cli: Cli, tmp_path: Path) -> None:
+def test_a_page_with_a_token_requires_the_token(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     with serving(cli, "--token-file", tmp_path / "token") as address:
         assert "No coordinator is heard of" in get(f"{address}/", Authorization=f"Bearer {TOKEN}")
@@ -59,7 +59,7 @@ def test_a_page_with_a_token_is_read_by_its_bearers(cli: Cli, tmp_path: Path) ->
 
 @pytest.mark.claim("Without a token, the web page listens on loopback addresses only.")
 @pytest.mark.variant
-def test_a_page_that_all_could_reach_is_not_started_without_a_token(cli: Cli) -> None:
+def test_a_publicly_reachable_page_is_not_started_without_a_token(cli: Cli) -> None:
     done = cli("web", "--address", "0.0.0.0:0")
     assert done.returncode == 2
     assert "--token-file" in done.stderr
@@ -67,7 +67,7 @@ def test_a_page_that_all_could_reach_is_not_started_without_a_token(cli: Cli) ->
 
 
 @pytest.mark.variant
-def test_an_address_that_is_taken_is_told(cli: Cli) -> None:
+def test_an_address_in_use_is_reported(cli: Cli) -> None:
     with serving(cli) as address:
         done = cli("web", "--address", address.removeprefix("http://"))
         assert (done.returncode, "cannot listen at" in done.stderr) == (2, True)

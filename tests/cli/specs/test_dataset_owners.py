@@ -28,7 +28,7 @@ def job(cli: Cli, name: str, **more: Any) -> str:
     return f"{name}.json"
 
 
-def test_each_command_that_makes_a_job_names_the_owner_and_has_the_option_to_take_over(
+def test_commands_that_create_jobs_name_the_dataset_owner_and_offer_the_takeover(
     cli: Cli,
 ) -> None:
     (cli.folder / "steps.py").write_text(STEPS)

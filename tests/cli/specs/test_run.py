@@ -87,7 +87,7 @@ def test_one_command_runs_a_spec_and_publishes(folder: Path) -> None:
     ]
 
 
-def test_a_failed_job_is_1_with_the_traceback_of_its_step(folder: Path) -> None:
+def test_a_failed_job_exits_with_1_and_the_traceback_of_its_step(folder: Path) -> None:
     done = run(
         folder, spec(folder, group("rows", output="days"), group("fails", "rows", retry={"max": 0}))
     )
@@ -98,7 +98,9 @@ def test_a_failed_job_is_1_with_the_traceback_of_its_step(folder: Path) -> None:
 
 
 @pytest.mark.variant
-def test_a_bad_file_is_told_by_its_sentence_and_no_frame_but_that_of_the_step(folder: Path) -> None:
+def test_a_bad_file_is_reported_in_one_sentence_with_only_the_frame_of_the_step(
+    folder: Path,
+) -> None:
     (folder / "arriving").mkdir()
     (folder / "arriving" / "1.json").write_text('{"n": 1}\n{"n": "many"}\n')
     stream = {"stream": str(folder / "arriving"), "format": "json", "schema": "n BIGINT"}
@@ -113,21 +115,21 @@ def test_a_bad_file_is_told_by_its_sentence_and_no_frame_but_that_of_the_step(fo
 
 
 @pytest.mark.variant
-def test_a_missing_step_is_reported_by_one_sentence(folder: Path) -> None:
+def test_a_missing_step_is_reported_in_one_sentence(folder: Path) -> None:
     done = run(folder, spec(folder, group("nowhere")))
     (line,) = done.stderr.splitlines()
     assert line.startswith("STEP_NOT_FOUND: steps:nowhere cannot be imported")
 
 
 @pytest.mark.variant
-def test_with_json_standard_output_holds_the_answer_alone(folder: Path) -> None:
+def test_with_json_standard_output_has_only_the_json_answer(folder: Path) -> None:
     done = run(folder, spec(folder, group("rows", output="days")), "--json")
     assert json.loads(done.stdout)["status"] == "FINISHED"
     assert "loading monday" in done.stderr
 
 
 @pytest.mark.variant
-def test_a_thread_that_a_step_leaves_behind_shows_no_secret(
+def test_a_thread_left_behind_by_a_step_shows_no_secret(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEY", "hunter-2000")
@@ -139,7 +141,7 @@ def test_a_thread_that_a_step_leaves_behind_shows_no_secret(
 
 
 @pytest.mark.variant
-def test_a_wrong_spec_is_2_and_nothing_is_made(folder: Path) -> None:
+def test_an_invalid_spec_exits_with_2_and_creates_nothing(folder: Path) -> None:
     done = run(folder, spec(folder, group("rows", "nowhere")))
     assert done.returncode == 2
     assert "nowhere" in done.stderr
@@ -147,7 +149,7 @@ def test_a_wrong_spec_is_2_and_nothing_is_made(folder: Path) -> None:
 
 
 @pytest.mark.variant
-def test_a_missing_parameter_is_reported_with_the_option(folder: Path) -> None:
+def test_a_missing_parameter_is_reported_with_its_option(folder: Path) -> None:
     needs = {"params": {"year": {"type": "integer", "required": True}}}
     done = run(folder, spec(folder, group("rows"), **needs))
     assert done.returncode == 2
@@ -155,7 +157,7 @@ def test_a_missing_parameter_is_reported_with_the_option(folder: Path) -> None:
 
 
 @pytest.mark.variant
-def test_a_file_where_the_warehouse_should_be_is_2_with_what_to_do(folder: Path) -> None:
+def test_a_file_in_place_of_the_warehouse_exits_with_2_and_a_remedy(folder: Path) -> None:
     (folder / "report.csv").write_text("a report")
     for place in ("report.csv", "report.csv/below"):
         done = run(folder, spec(folder, group("rows")), "--warehouse", place)
@@ -168,7 +170,7 @@ def test_a_file_where_the_warehouse_should_be_is_2_with_what_to_do(folder: Path)
 
 
 @pytest.mark.variant
-def test_a_breakpoint_in_a_step_has_the_terminal_and_its_time_does_not_count(folder: Path) -> None:
+def test_a_breakpoint_in_a_step_gets_the_terminal_and_stops_the_timeout(folder: Path) -> None:
     job = spec(folder, group("stops", timeout="1s"), group("rows", "stops", output="days"))
     slow = "import time; time.sleep(1.5); print(answer + 1)\n"  # longer than the group may take
     code, shown = in_terminal([*RUN, job], folder, [("(Pdb)", slow), ("42", "c\n")])
@@ -183,7 +185,7 @@ def test_leaving_the_debugger_cancels_the_job(folder: Path) -> None:
     assert "nothing was published" in shown
 
 
-def test_ctrl_c_cancels_the_job_and_is_130(folder: Path) -> None:
+def test_ctrl_c_cancels_the_job_and_exits_with_130(folder: Path) -> None:
     code, shown = in_terminal([*RUN, spec(folder, group("hangs"))], folder, [("hanging", "\x03")])
     assert code == 130
     assert "CANCELED" in shown
@@ -191,7 +193,7 @@ def test_ctrl_c_cancels_the_job_and_is_130(folder: Path) -> None:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_a_run_as_ctrl_c_does_with_the_exit_code_of_the_signal(
+def test_a_signal_ends_a_run_like_ctrl_c_with_its_own_exit_code(
     folder: Path, number: signal.Signals
 ) -> None:
     job = spec(folder, group("rows", output="days"), group("hangs", "rows", output="never"))
@@ -206,14 +208,14 @@ def test_a_signal_ends_a_run_as_ctrl_c_does_with_the_exit_code_of_the_signal(
 
 
 @pytest.mark.variant
-def test_a_terminal_that_goes_away_ends_the_run_and_leaves_no_staging(folder: Path) -> None:
+def test_closing_the_terminal_ends_the_run_and_leaves_no_staging(folder: Path) -> None:
     code, _ = in_terminal([*RUN, spec(folder, group("hangs"))], folder, [("hanging", HANG_UP)])
     assert code == 128 + signal.SIGHUP
     assert not list((folder / "warehouse").glob("_staging/*"))
 
 
 @pytest.mark.variant
-def test_a_signal_that_whoever_started_it_ignores_stays_ignored(folder: Path) -> None:
+def test_a_signal_ignored_by_the_parent_process_stays_ignored(folder: Path) -> None:
     job = spec(folder, group("hangs", timeout="3s", retry={"max": 0}))
     with subprocess.Popen(
         ["nohup", *RUN, job], cwd=folder, stdout=subprocess.PIPE, text=True
@@ -227,7 +229,7 @@ def test_a_signal_that_whoever_started_it_ignores_stays_ignored(folder: Path) ->
 
 
 @pytest.mark.variant
-def test_the_traceback_of_a_step_is_shown_once_however_often_it_is_tried(folder: Path) -> None:
+def test_the_traceback_of_a_retried_step_is_shown_once(folder: Path) -> None:
     done = run(folder, spec(folder, group("fails", retry={"max": 2, "backoff": "1h"})))
     assert done.stderr.count("Traceback") == 1
     assert done.stderr.count("fails, attempt ") == 2
@@ -235,7 +237,7 @@ def test_the_traceback_of_a_step_is_shown_once_however_often_it_is_tried(folder:
 
 
 @pytest.mark.variant
-def test_a_killed_run_leaves_nothing_published_and_the_next_publishes_whole(folder: Path) -> None:
+def test_a_killed_run_publishes_nothing_and_the_next_run_publishes_everything(folder: Path) -> None:
     killed = spec(folder, group("rows", output="days"), group("hangs", "rows", output="never"))
     started = subprocess.Popen(
         [*RUN, killed], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

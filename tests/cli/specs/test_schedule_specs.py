@@ -17,7 +17,7 @@ groups:
 """
 
 
-def test_a_spec_with_parameters_of_a_tick_is_valid_and_set_and_its_ticks_are_shown_in_its_zone(
+def test_a_spec_with_tick_parameters_is_accepted_and_its_ticks_are_shown_in_its_zone(
     cli: Cli, tmp_path: Path
 ) -> None:
     spec = tmp_path / "nightly.yaml"
@@ -36,7 +36,7 @@ def test_a_spec_with_parameters_of_a_tick_is_valid_and_set_and_its_ticks_are_sho
     assert "params.day: its value is the tick of a schedule" in refused.stderr
 
 
-def test_a_set_tells_what_a_submit_would_warn_of_and_stores_the_spec(
+def test_schedule_set_prints_the_warnings_of_a_submit_and_stores_the_spec(
     cli: Cli, tmp_path: Path
 ) -> None:
     spec = tmp_path / "nightly.yaml"
@@ -60,7 +60,7 @@ def test_a_set_tells_what_a_submit_would_warn_of_and_stores_the_spec(
     assert (answer["answer"], answer["warnings"]) == ("ALREADY", told)
 
 
-def test_a_backfill_is_listed_given_paused_and_canceled_and_its_progress_is_shown(
+def test_a_backfill_is_listed_paused_and_canceled_and_shows_its_progress(
     cli: Cli, tmp_path: Path
 ) -> None:
     spec = tmp_path / "nightly.yaml"

@@ -50,7 +50,7 @@ class Hosts:
 
 
 @pytest.mark.parametrize("outcome", [failed(), LOST])
-def test_a_retry_is_left_to_another_host_first(
+def test_a_retry_is_offered_to_another_host_first(
     make_coordinator: Callable[..., Coordinator], outcome: Outcome
 ) -> None:
     coordinator = make_coordinator(sweep_every=10.0)
@@ -77,7 +77,7 @@ def test_a_retry_is_left_to_another_host_first(
     assert (again.job, again.epoch) == (job, 2)
 
 
-def test_after_three_sweeps_the_same_host_takes_it_too(
+def test_after_three_sweeps_the_same_host_may_take_the_retry(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(sweep_every=0.1)
@@ -88,7 +88,7 @@ def test_after_three_sweeps_the_same_host_takes_it_too(
     assert wait_until(lambda: hosts.take("bad"), 10, "it to be taken").epoch == 2
 
 
-def test_where_no_other_host_listens_a_retry_waits_for_none(coordinator: Coordinator) -> None:
+def test_a_retry_does_not_wait_if_no_other_host_listens(coordinator: Coordinator) -> None:
     hosts = Hosts(coordinator, "bad")
     coordinator.note_runner("unfit", heard=-3600, host="unfit", unfit="no room")
     coordinator.submit(group("g", retry=QUICK))
@@ -97,7 +97,7 @@ def test_where_no_other_host_listens_a_retry_waits_for_none(coordinator: Coordin
     assert hosts.take("bad") is not None
 
 
-def test_a_time_far_ahead_was_written_before_the_clock_was_set_back_and_holds_nobody_up(
+def test_a_far_future_time_written_before_a_clock_reset_delays_nothing(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(sweep_every=1000.0)
@@ -108,7 +108,7 @@ def test_a_time_far_ahead_was_written_before_the_clock_was_set_back_and_holds_no
     assert hosts.take("bad") is not None
 
 
-def test_a_host_looks_past_a_bounded_number_of_retries_that_are_left_to_others(
+def test_a_host_skips_a_bounded_number_of_retries_reserved_for_others(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(sweep_every=10.0, dispatch_window=100)
@@ -127,7 +127,7 @@ def test_a_host_looks_past_a_bounded_number_of_retries_that_are_left_to_others(
     assert calls[0] == calls[1]
 
 
-def test_of_a_fork_on_a_bad_and_a_good_host_each_retry_goes_to_the_good_one(
+def test_retries_of_a_fork_go_from_the_bad_host_to_the_good_one(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Real workers; one of them believes that its host has another name, and on it the step

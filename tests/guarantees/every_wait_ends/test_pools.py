@@ -52,7 +52,7 @@ def members(count: int, **more: object) -> dict[str, object]:
 
 
 @pytest.mark.claim("Pools never exceed their slots, and no priority starves.")
-def test_no_more_attempts_run_at_once_than_their_pool_has_slots_whatever_job_they_belong_to(
+def test_running_attempts_never_exceed_the_slots_of_their_pool(
     coordinator: Coordinator, runners: Runners
 ) -> None:
     coordinator.client.pools.set("jdbc", 3)
@@ -68,7 +68,7 @@ def test_no_more_attempts_run_at_once_than_their_pool_has_slots_whatever_job_the
     assert [coordinator.status(job) for job in jobs] == [Status.FINISHED] * 2
 
 
-def test_what_waits_for_a_slot_keeps_nothing_else_from_its_turn(
+def test_groups_that_wait_for_a_slot_do_not_delay_other_groups(
     coordinator: Coordinator, runners: Runners
 ) -> None:
     coordinator.client.pools.set("jdbc", 1)
@@ -89,7 +89,7 @@ def test_an_undefined_pool_has_one_slot(coordinator: Coordinator, runners: Runne
     assert (pool.name, pool.slots, pool.used, pool.waiting) == ("new", 1, 1, 2)
 
 
-def test_a_pool_that_is_made_larger_or_smaller_counts_at_once_and_what_runs_goes_on(
+def test_resizing_a_pool_takes_effect_immediately_and_running_attempts_continue(
     coordinator: Coordinator, runners: Runners
 ) -> None:
     coordinator.client.pools.set("p", 1)
@@ -109,7 +109,7 @@ def test_a_pool_that_is_made_larger_or_smaller_counts_at_once_and_what_runs_goes
     assert len(runners.take_all()) == 1
 
 
-def test_a_claim_that_a_rollback_undid_holds_its_slot_again_from_its_next_renewal_on(
+def test_a_renewal_takes_the_pool_slot_back_after_a_rollback_lost_the_claim(
     coordinator: Coordinator, runners: Runners
 ) -> None:
     job = coordinator.submit(members(2, pool="p"))
@@ -130,7 +130,7 @@ def test_a_claim_that_a_rollback_undid_holds_its_slot_again_from_its_next_renewa
     assert runners.take() is not None, "the slot that it gave back is free"
 
 
-def test_the_slots_of_all_that_ended_are_free_after_one_look_however_many_there_are(
+def test_one_pass_frees_the_slots_of_all_ended_attempts(
     coordinator: Coordinator, runners: Runners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_store, "SLOTS_LOOKED_AT", 3)  # in one call
@@ -147,7 +147,7 @@ def test_the_slots_of_all_that_ended_are_free_after_one_look_however_many_there_
     assert pool.used == 4
 
 
-def test_a_pool_counts_all_that_hold_a_slot_and_names_the_first_of_them(
+def test_a_pool_counts_all_slot_holders_and_names_the_first(
     coordinator: Coordinator, runners: Runners
 ) -> None:
     coordinator.client.pools.set("p", 30)
@@ -159,7 +159,9 @@ def test_a_pool_counts_all_that_hold_a_slot_and_names_the_first_of_them(
     assert set(pool.holders) < {f"{job}/g[{n}]" for n in range(34)}
 
 
-def test_a_turn_that_is_past_sets_no_queue_back(coordinator: Coordinator, runners: Runners) -> None:
+def test_an_outdated_turn_does_not_delay_a_queue(
+    coordinator: Coordinator, runners: Runners
+) -> None:
     """An offer that waited long for its slot has an early turn; later jobs must not get one before
     the others.
     """
@@ -179,7 +181,7 @@ def test_a_turn_that_is_past_sets_no_queue_back(coordinator: Coordinator, runner
 
 
 @pytest.mark.claim("Pools never exceed their slots, and no priority starves.")
-def test_the_slot_of_a_lost_runner_is_free_once_its_loss_is_known(
+def test_the_slot_of_a_lost_runner_is_freed_when_the_loss_is_known(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(lease_ttl=0.5, sweep_every=0.1)
@@ -198,7 +200,7 @@ def test_the_slot_of_a_lost_runner_is_free_once_its_loss_is_known(
     assert wait_until(another, 20, "the slot to be free").group in {"g[0]", "g[1]"}
 
 
-def test_the_slots_of_a_job_that_is_ended_by_force_are_free_after_a_sweep(
+def test_the_slots_of_a_force_ended_job_are_freed_by_a_sweep(
     coordinator: Coordinator, runners: Runners
 ) -> None:
     job = coordinator.submit(members(2, pool="p"))
@@ -213,7 +215,7 @@ def test_the_slots_of_a_job_that_is_ended_by_force_are_free_after_a_sweep(
     assert runners.take() is not None
 
 
-def test_why_names_the_pool_that_holds_a_group_back_and_what_is_in_it(
+def test_why_names_the_full_pool_and_its_slot_holders(
     coordinator: Coordinator, runners: Runners, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     coordinator.note_runner("r", heard=-3600)
@@ -240,7 +242,9 @@ def test_why_names_the_pool_that_holds_a_group_back_and_what_is_in_it(
 
 
 @pytest.mark.parametrize("slots", [-1, True, "4", 1.5])
-def test_a_pool_of_no_number_of_slots_is_refused(coordinator: Coordinator, slots: object) -> None:
+def test_a_pool_size_that_is_not_a_number_is_refused(
+    coordinator: Coordinator, slots: object
+) -> None:
     with pytest.raises(BadRequest, match="expected a number of slots"):
         coordinator.client.pools.set("p", slots)  # type: ignore[arg-type]
     with pytest.raises(BadRequest, match="a pool wants a name"):
@@ -248,7 +252,7 @@ def test_a_pool_of_no_number_of_slots_is_refused(coordinator: Coordinator, slots
     assert coordinator.client.pools.all() == []
 
 
-def test_a_pool_that_was_made_smaller_than_its_use_keeps_no_wake_up_from_others(
+def test_an_overfull_pool_does_not_suppress_wake_ups_of_others(
     coordinator: Coordinator, runners: Runners
 ) -> None:
     for number in range(4):
@@ -267,7 +271,7 @@ def test_a_pool_that_was_made_smaller_than_its_use_keeps_no_wake_up_from_others(
     assert coordinator.wake_ups == {"light": 4}
 
 
-def test_an_attempt_that_cannot_be_read_holds_no_slot_and_stops_no_sweep(
+def test_an_unreadable_attempt_holds_no_slot_and_stops_no_sweep(
     coordinator: Coordinator, runners: Runners
 ) -> None:
     job = coordinator.submit(members(2, pool="p"))
@@ -284,7 +288,7 @@ def test_an_attempt_that_cannot_be_read_holds_no_slot_and_stops_no_sweep(
     assert coordinator.due_in(other) > 0, "it was decided"
 
 
-def test_what_waits_for_a_slot_takes_no_turns_from_the_rest_of_its_job(
+def test_groups_that_wait_for_a_slot_use_no_turns_of_their_job(
     coordinator: Coordinator, runners: Runners
 ) -> None:
     coordinator.client.pools.set("p", 0)
@@ -295,7 +299,7 @@ def test_what_waits_for_a_slot_takes_no_turns_from_the_rest_of_its_job(
     assert job in jobs
 
 
-def test_a_pool_in_use_is_not_removed(coordinator: Coordinator, runners: Runners) -> None:
+def test_a_pool_in_use_cannot_be_removed(coordinator: Coordinator, runners: Runners) -> None:
     coordinator.submit(members(2, pool="p"))
     coordinator.read()
     held = runners.take_all()
@@ -321,7 +325,7 @@ def calls_of_a_take(coordinator: Coordinator, runners: Runners, stale: int = 0) 
     return sum(each["calls"] for each in coordinator.redis.info("commandstats").values())
 
 
-def test_a_take_looks_at_no_pool_for_which_nothing_stands_ready(
+def test_take_checks_only_pools_with_ready_offers(
     coordinator: Coordinator, runners: Runners
 ) -> None:
     calls_of_a_take(coordinator, runners)
@@ -352,7 +356,7 @@ def test_a_take_looks_at_no_pool_for_which_nothing_stands_ready(
     ] == before
 
 
-def test_each_offer_that_is_dropped_costs_the_same_however_many_pools_are_full(
+def test_the_cost_of_dropping_an_offer_does_not_grow_with_full_pools(
     coordinator: Coordinator, runners: Runners
 ) -> None:
     def each() -> float:
@@ -369,7 +373,7 @@ def test_each_offer_that_is_dropped_costs_the_same_however_many_pools_are_full(
     assert sum(one.waiting for one in coordinator.client.pools.all()) == 30
 
 
-def test_an_offer_that_stands_in_a_wrong_lane_takes_no_slot_that_is_not_free(
+def test_an_offer_in_a_wrong_lane_takes_no_occupied_slot(
     coordinator: Coordinator, runners: Runners
 ) -> None:
     """The ready sets are an index, and nobody believes them."""
@@ -383,7 +387,7 @@ def test_an_offer_that_stands_in_a_wrong_lane_takes_no_slot_that_is_not_free(
 
 @pytest.mark.claim("Pools never exceed their slots, and no priority starves.")
 @pytest.mark.variant
-def test_of_a_low_a_normal_and_a_high_job_each_gets_its_share_and_none_starves(
+def test_low_normal_and_high_jobs_get_their_shares_and_none_starves(
     coordinator: Coordinator, runners: Runners
 ) -> None:
     jobs = {
@@ -404,7 +408,7 @@ def test_of_a_low_a_normal_and_a_high_job_each_gets_its_share_and_none_starves(
 
 @pytest.mark.claim("Pools never exceed their slots, and no priority starves.")
 @pytest.mark.parametrize("pools", [("", "p"), ("p", ""), ("", ""), ("p", "q")])
-def test_a_job_that_comes_later_shares_the_turns_with_one_that_has_had_many(
+def test_a_new_job_shares_turns_with_a_job_that_has_had_many(
     coordinator: Coordinator, runners: Runners, pools: tuple[str, str]
 ) -> None:
     """It is neither served before the other until it has caught up, nor after all of it."""
@@ -421,7 +425,7 @@ def test_a_job_that_comes_later_shares_the_turns_with_one_that_has_had_many(
 
 
 @pytest.mark.variant
-def test_a_job_whose_priority_is_altered_gets_more_of_the_turns_to_come(
+def test_a_job_with_raised_priority_gets_more_of_the_next_turns(
     coordinator: Coordinator, runners: Runners
 ) -> None:
     jobs = [coordinator.submit(members(400), name=name) for name in ("a", "b")]
@@ -437,7 +441,7 @@ def test_a_job_whose_priority_is_altered_gets_more_of_the_turns_to_come(
     assert taken[jobs[1]] > 3 * taken[jobs[0]]
 
 
-def test_real_runners_share_a_pool_and_all_that_waited_is_done(
+def test_real_runners_share_a_pool_and_finish_all_work(
     coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     coordinator.client.pools.set("p", 1)

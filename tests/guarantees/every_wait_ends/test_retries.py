@@ -24,7 +24,7 @@ def raising(name: str, kind: str, **retry: Any) -> dict[str, Any]:
 
 
 @pytest.mark.claim("An error that no retry can fix fails at once, unless the spec says otherwise.")
-def test_an_error_of_a_step_is_tried_again_as_its_kind_and_the_spec_say(
+def test_a_step_error_is_retried_according_to_its_kind_and_the_spec(
     coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     expected = {
@@ -83,7 +83,7 @@ def test_an_error_of_a_step_is_tried_again_as_its_kind_and_the_spec_say(
         assert member.failures == 1
 
 
-def test_an_alter_says_which_errors_the_next_attempts_are_tried_again_for(
+def test_alter_sets_which_errors_are_retried_in_later_attempts(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(raising("a", "flaky"))

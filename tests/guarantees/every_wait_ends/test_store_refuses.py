@@ -197,7 +197,7 @@ def removed_bucket(place: Place, uri: str) -> str:
     ],
     ids=["no access", "no writing", "no credentials", "no bucket"],
 )
-def test_a_job_whose_worker_is_refused_by_the_store_fails_by_its_retries_and_says_why(
+def test_a_job_fails_with_a_reason_after_the_store_refuses_its_worker(
     place: Place, uri: str, begin: Callable[[Place, str], str], code: str, says: str
 ) -> None:
     view = place.wait(begin(place, uri))
@@ -211,9 +211,7 @@ def test_a_job_whose_worker_is_refused_by_the_store_fails_by_its_retries_and_say
     assert (record.attempt, record.losses) == (2, 0), "no worker is to blame"
 
 
-def test_a_publisher_that_is_refused_waits_and_publishes_once_it_may(
-    place: Place, uri: str
-) -> None:
+def test_a_refused_publisher_waits_and_publishes_once_permitted(place: Place, uri: str) -> None:
     place.server.allow("publisher", READS)
     job = place.submit(uri)
     wait_until(lambda: "access denied" in place.why(job), 30, "the publisher to be refused")
@@ -226,7 +224,7 @@ def test_a_publisher_that_is_refused_waits_and_publishes_once_it_may(
 
 
 @pytest.mark.variant
-def test_submit_and_doctor_say_what_the_client_lacks(
+def test_submit_and_doctor_name_missing_client_permissions(
     place: Place, uri: str, tmp_path: Path
 ) -> None:
     spec = tmp_path / "job.yaml"
@@ -286,9 +284,7 @@ def test_submit_and_doctor_say_what_the_client_lacks(
 
 
 @pytest.mark.variant
-def test_where_nobody_answers_for_the_role_of_the_machine_the_keys_are_asked_for(
-    place: Place, uri: str
-) -> None:
+def test_access_keys_are_required_if_no_instance_role_is_available(place: Place, uri: str) -> None:
     """As on most machines that are not of AWS: the address of the role is a black hole."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -305,7 +301,7 @@ def test_where_nobody_answers_for_the_role_of_the_machine_the_keys_are_asked_for
 
 
 @pytest.mark.variant
-def test_a_fleet_without_keys_uses_those_of_the_role_of_its_machine(
+def test_a_fleet_without_keys_uses_the_role_of_its_machine(
     place: Place, uri: str, tmp_path: Path
 ) -> None:
     """Worker, publisher, submit and doctor: none has a key in its environment."""
@@ -353,7 +349,7 @@ def test_a_fleet_without_keys_uses_those_of_the_role_of_its_machine(
 
 
 @pytest.mark.variant
-def test_a_job_that_is_ended_while_its_publisher_is_refused_ends_once_the_log_can_say_what_stands(
+def test_a_force_ended_job_with_a_refused_publisher_ends_once_the_log_is_readable(
     place: Place, uri: str
 ) -> None:
     place.server.allow("publisher", READS)

@@ -76,7 +76,7 @@ def interfere(coordinator: Coordinator, with_what: Callable[[], object]) -> list
 
 
 @pytest.mark.claim("Timeouts of steps, queues and jobs hold, also after an outage.")
-def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_do(
+def test_a_group_on_an_unserved_queue_fails_with_a_remedy(
     quick: Coordinator,
 ) -> None:
     job = quick.submit(group("a", queue="heavy", queue_timeout="1s"), group("b", "a"))
@@ -119,7 +119,7 @@ def test_a_claim_between_load_and_commit_wins_over_the_queue_timeout(quick: Coor
     )
 
 
-def test_a_claim_after_the_queue_timeout_is_refused_also_while_the_job_goes_on(
+def test_a_claim_after_the_queue_timeout_is_refused_while_the_job_continues(
     quick: Coordinator,
 ) -> None:
     job = quick.submit(group("a", queue_timeout=SOON), group("b"), on_failure="finish_others")
@@ -131,7 +131,7 @@ def test_a_claim_after_the_queue_timeout_is_refused_also_while_the_job_goes_on(
     assert quick.events(job, "a") == ["QUEUED", "FAILED"]
 
 
-def test_giving_up_is_done_once_although_the_reply_of_the_commit_was_lost(
+def test_a_queue_timeout_is_applied_once_although_the_commit_reply_was_lost(
     quick: Coordinator,
 ) -> None:
     job = quick.submit(group("a", queue_timeout=SOON), group("b"), on_failure="finish_others")
@@ -154,7 +154,7 @@ def test_giving_up_is_done_once_although_the_reply_of_the_commit_was_lost(
     "A command of a user holds against every failure, whichever of the two comes first."
 )
 @pytest.mark.parametrize("first", ["pause", "failure"])
-def test_a_pause_that_meets_a_group_that_nobody_took_in_time_stands_until_the_resume(
+def test_a_pause_that_coincides_with_a_queue_timeout_lasts_until_resume(
     make_coordinator: Callable[..., Coordinator], first: str
 ) -> None:
     """The failure of dispatch; those of an attempt are in ``test_the_users_word``.
@@ -199,7 +199,7 @@ def test_a_pause_that_meets_a_group_that_nobody_took_in_time_stands_until_the_re
     assert "FAILED" not in coordinator.events(job, "a")
 
 
-def test_a_clock_that_was_set_back_gives_no_group_up_before_its_time(quick: Coordinator) -> None:
+def test_a_clock_that_was_set_back_causes_no_early_queue_timeout(quick: Coordinator) -> None:
     job = quick.submit(group("a", queue_timeout="1s"))
     quick.read()
     set_clock_back(quick, job, 3600.0)
@@ -213,7 +213,7 @@ def test_a_clock_that_was_set_back_gives_no_group_up_before_its_time(quick: Coor
 
 
 @pytest.mark.claim("Timeouts of steps, queues and jobs hold, also after an outage.")
-def test_a_running_attempt_that_finishes_after_the_jobs_timeout_is_refused_and_nothing_is_published(
+def test_an_attempt_that_finishes_after_the_job_timeout_is_refused_and_not_published(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(sweep_every=0.1)
@@ -246,7 +246,7 @@ def test_a_running_attempt_that_finishes_after_the_jobs_timeout_is_refused_and_n
     ]
 
 
-def test_a_retry_does_not_begin_the_jobs_time_again(
+def test_a_retry_does_not_restart_the_job_timeout(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(sweep_every=0.1)
@@ -268,7 +268,7 @@ def test_a_retry_does_not_begin_the_jobs_time_again(
 
 @pytest.mark.claim("Timeouts of steps, queues and jobs hold, also after an outage.")
 @pytest.mark.parametrize("how", ["pause", "halt"])
-def test_the_time_of_a_pause_does_not_count(
+def test_paused_time_does_not_count_toward_the_timeout(
     make_coordinator: Callable[..., Coordinator], how: str
 ) -> None:
     """A HALTED job waits for a person, just the same."""
@@ -298,7 +298,7 @@ def test_the_time_of_a_pause_does_not_count(
     assert coordinator.drive(job) is Status.FINISHED
 
 
-def test_a_stop_whose_attempt_hangs_ends_at_the_jobs_timeout_as_stopped(
+def test_a_stop_with_a_hanging_attempt_ends_as_stopped_at_the_job_timeout(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(sweep_every=0.1)
@@ -322,7 +322,7 @@ def test_a_stop_whose_attempt_hangs_ends_at_the_jobs_timeout_as_stopped(
 @pytest.mark.claim("Timeouts of steps, queues and jobs hold, also after an outage.")
 @pytest.mark.variant
 @pytest.mark.parametrize("trouble", ["cut", "away"])
-def test_a_step_that_hangs_meets_its_timeout_also_when_the_broker_was_cut_off_in_between(
+def test_a_hanging_step_times_out_although_the_broker_was_unreachable(
     tmp_path: Path, trouble: str
 ) -> None:
     """The watchdog holds the clock itself.
@@ -370,7 +370,7 @@ def test_a_step_that_hangs_meets_its_timeout_also_when_the_broker_was_cut_off_in
         server.stop()
 
 
-def test_a_polite_step_leaves_at_its_own_timeout_and_the_steps_before_it_did_not_use_it_up(
+def test_a_polite_step_ends_at_its_own_timeout_which_excludes_earlier_steps(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
     path = tmp_path / "go"

@@ -23,7 +23,7 @@ def listening(coordinator: Coordinator, queue: str, slots: int) -> None:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("by", ["reports", pytest.param("sweep", marks=pytest.mark.long)])
-def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_behind_it_starts_at_once(
+def test_a_fork_of_10000_is_queued_in_batches_and_a_small_job_starts_immediately(
     make_coordinator: Callable[..., Coordinator], by: str
 ) -> None:
     """Protocol rule 9. Both are submitted before anybody looks; who comes to look hears of them, or
@@ -69,7 +69,7 @@ def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_beh
     assert small in {claim.token.job for claim in taken if claim is not None}
 
 
-def test_a_lost_offer_on_a_ready_set_that_is_never_empty_is_made_again_all_the_same(
+def test_a_lost_offer_is_repeated_even_if_the_ready_set_is_never_empty(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """The length of the ready set does not matter, only that nobody claimed in time."""
@@ -96,7 +96,7 @@ def test_a_lost_offer_on_a_ready_set_that_is_never_empty_is_made_again_all_the_s
     assert coordinator.drive(other) is Status.FINISHED
 
 
-def test_offers_lost_with_the_whole_ready_set_are_all_made_again_and_each_once(
+def test_each_offer_lost_with_the_ready_set_is_repeated_once(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(dispatch_timeout=0.3)
@@ -111,7 +111,7 @@ def test_offers_lost_with_the_whole_ready_set_are_all_made_again_and_each_once(
     assert sorted(map(str, sent)) == sorted(map(str, lost))
 
 
-def test_an_offer_that_stands_keeps_its_turn_however_often_it_is_made_again(
+def test_a_repeated_offer_keeps_its_turn(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """And no job keeps another from its turn."""
@@ -135,7 +135,7 @@ def test_an_offer_that_stands_keeps_its_turn_however_often_it_is_made_again(
     assert coordinator.sent == before
 
 
-def test_wake_ups_are_at_most_the_idle_runners_and_a_lost_one_is_sent_again_by_the_next_sweep(
+def test_wake_ups_are_limited_to_idle_runners_and_lost_ones_are_repeated(
     coordinator: Coordinator,
 ) -> None:
     for number in range(3):
@@ -156,7 +156,7 @@ def test_wake_ups_are_at_most_the_idle_runners_and_a_lost_one_is_sent_again_by_t
     assert not coordinator.wake_ups, "the wake-ups of all idle runners lie in the queue"
 
 
-def test_a_runner_that_listens_on_two_queues_is_sent_one_wake_up(coordinator: Coordinator) -> None:
+def test_a_runner_on_two_queues_gets_one_wake_up(coordinator: Coordinator) -> None:
     """The default worker listens on ``spark`` and ``light``; whoever is woken takes the offers of
     all its queues.
     """
@@ -181,7 +181,7 @@ def test_a_runner_that_listens_on_two_queues_is_sent_one_wake_up(coordinator: Co
     )
 
 
-def test_without_listeners_one_wake_up_waits(coordinator: Coordinator) -> None:
+def test_one_wake_up_waits_if_there_are_no_listeners(coordinator: Coordinator) -> None:
     coordinator.submit(group("w", for_each={"n": list(range(20))}))
     coordinator.read()
     assert coordinator.wake_ups == {"light": 1}
@@ -191,7 +191,7 @@ def test_without_listeners_one_wake_up_waits(coordinator: Coordinator) -> None:
     assert not coordinator.wake_ups
 
 
-def test_at_most_a_window_of_offers_is_unclaimed_per_job_and_queue(
+def test_unclaimed_offers_are_limited_per_job_and_queue(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("w", for_each={"n": list(range(500))}))
@@ -240,7 +240,7 @@ def test_every_join_rule_ends_with_all_branches_succeeded(
 
 
 @pytest.mark.claim("Every join ends, and a quorum that can no longer be reached fails at once.")
-def test_a_quorum_that_can_no_longer_be_reached_fails_at_once_with_its_reason(
+def test_an_unreachable_quorum_fails_immediately_with_its_reason(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(
@@ -260,7 +260,7 @@ def test_a_quorum_that_can_no_longer_be_reached_fails_at_once_with_its_reason(
 
 
 @pytest.mark.claim("Cleanup groups run after a failure, also in a job that fails fast.")
-def test_what_runs_after_a_failure_runs_in_a_job_that_fails_fast_and_anew_in_its_retry(
+def test_failure_handlers_run_in_a_fail_fast_job_and_again_in_its_retry(
     coordinator: Coordinator,
 ) -> None:
     groups = [group("load", retry={"max": 0}), group("use", "load"), group("other")]
@@ -297,7 +297,7 @@ def test_what_runs_after_a_failure_runs_in_a_job_that_fails_fast_and_anew_in_its
 
 
 @pytest.mark.claim("Cleanup groups run after a failure, also in a job that fails fast.")
-def test_the_retry_cleans_up_anew_also_where_what_comes_before_the_cleanup_was_skipped_for_the_failure(
+def test_a_retry_repeats_the_cleanup_after_skipped_predecessors(
     coordinator: Coordinator,
 ) -> None:
     cleaning = {**group("clean", "use"), "join": "all_done"}
@@ -324,7 +324,7 @@ def test_the_retry_cleans_up_anew_also_where_what_comes_before_the_cleanup_was_s
 
 @pytest.mark.claim("Cleanup groups run after a failure, also in a job that fails fast.")
 @pytest.mark.parametrize("rule", ["all_done", "any_failed", "all_failed"])
-def test_the_retry_cleans_up_anew_also_after_a_failure_that_the_job_lived_with(
+def test_a_retry_repeats_the_cleanup_after_a_tolerated_failure(
     coordinator: Coordinator, rule: str
 ) -> None:
     """When the cleanup ran, nothing had failed the job yet.
@@ -354,7 +354,7 @@ def test_the_retry_cleans_up_anew_also_after_a_failure_that_the_job_lived_with(
 
 
 @pytest.mark.claim("Every join ends, and a quorum that can no longer be reached fails at once.")
-def test_an_empty_fork_is_skipped_and_its_join_decides_by_its_rule(
+def test_an_empty_fork_is_skipped_and_its_join_applies_its_rule(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(
@@ -370,7 +370,7 @@ def test_an_empty_fork_is_skipped_and_its_join_decides_by_its_rule(
     assert coordinator.events(job, "after_lenient")[-1] == "SUCCEEDED"
 
 
-def test_a_job_that_is_let_go_of_although_somebody_met_its_lock_busy_is_due_at_once(
+def test_a_released_job_is_due_immediately_if_its_lock_was_contended(
     coordinator: Coordinator,
 ) -> None:
     """Whoever met the lock busy went away again.
@@ -413,7 +413,7 @@ def test_every_non_terminal_job_is_in_the_due_index(
         assert 0 < coordinator.due_in(job) <= coordinator.settings.lease_ttl
 
 
-def test_a_client_that_waits_gets_the_last_view_or_gives_up_when_its_time_is_over(
+def test_a_waiting_client_gets_the_final_view_or_times_out(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("only"))

@@ -83,7 +83,7 @@ def line_of(text: str) -> int:
 
 
 @pytest.mark.claim("`unstuck why` shows the line of code that a long step is executing.")
-def test_the_line_of_a_step_that_waits_for_a_lock_is_shown_with_its_caller(hung: Any) -> None:
+def test_the_line_of_a_step_waiting_for_a_lock_is_shown_with_its_caller(hung: Any) -> None:
     with hung("waits_for_a_lock") as job:
         outer, inner = job.frames()
         assert (outer.function, outer.source, outer.own) == (
@@ -106,7 +106,7 @@ def test_the_line_of_a_step_that_waits_for_a_lock_is_shown_with_its_caller(hung:
 
 
 @pytest.mark.claim("`unstuck why` shows the line of code that a long step is executing.")
-def test_a_step_that_reads_a_socket_is_shown_with_the_call_in_which_it_waits(hung: Any) -> None:
+def test_the_blocking_call_of_a_step_reading_a_socket_is_shown(hung: Any) -> None:
     with hung("reads_a_socket") as job:
         own, last = job.frames()
         assert own.source == "line.makefile().readline()  # nobody ever answers"
@@ -114,7 +114,7 @@ def test_a_step_that_reads_a_socket_is_shown_with_the_call_in_which_it_waits(hun
 
 
 @pytest.mark.claim("`unstuck why` shows the line of code that a long step is executing.")
-def test_a_step_in_one_c_call_that_holds_the_gil_is_shown(hung: Any) -> None:
+def test_a_step_in_a_c_call_that_holds_the_gil_is_shown(hung: Any) -> None:
     with hung("keeps_the_gil") as job:
         own, last = job.frames()
         assert (own.line, own.function) == (
@@ -124,7 +124,7 @@ def test_a_step_in_one_c_call_that_holds_the_gil_is_shown(hung: Any) -> None:
         assert (last.file, last.function) == ("re/__init__.py", "match")
 
 
-def test_the_time_at_the_same_lines_of_a_step_is_shown(hung: Any, tmp_path: Path) -> None:
+def test_the_time_a_step_spent_at_its_current_lines_is_shown(hung: Any, tmp_path: Path) -> None:
     passed = tmp_path / "passed"
     with hung("goes_on", passed=str(passed)) as job:
         first = job.stack(lambda stack: stack.frames[0].line == line_of("gone.wait(0.05)"))
@@ -137,7 +137,7 @@ def test_the_time_at_the_same_lines_of_a_step_is_shown(hung: Any, tmp_path: Path
         )
 
 
-def test_the_failure_of_a_timeout_names_the_line_of_the_step(hung: Any) -> None:
+def test_a_timeout_failure_names_the_line_of_the_step(hung: Any) -> None:
     """Nobody may have looked while it hung. The step is told to end, does not, and is killed."""
     with hung("waits_for_a_lock", timeout="4s", environ={"UNSTUCK_CANCEL_GRACE": "1s"}) as job:
         wait_until(lambda: job.why().state == "BACKOFF", 60, "the timeout to be taken in")
@@ -149,7 +149,7 @@ def test_the_failure_of_a_timeout_names_the_line_of_the_step(hung: Any) -> None:
 
 
 @pytest.mark.variant
-def test_a_watchdog_that_is_killed_while_it_asks_is_followed_by_one_that_shows_the_step(
+def test_a_new_watchdog_shows_the_step_after_one_was_killed_while_sampling(
     hung: Any,
 ) -> None:
     with hung("waits_for_a_lock") as job:
@@ -166,7 +166,7 @@ def test_a_watchdog_that_is_killed_while_it_asks_is_followed_by_one_that_shows_t
         assert job.why().state == "RUNNING"
 
 
-def test_the_stack_of_a_runner_that_died_is_not_shown_for_the_next_attempt(hung: Any) -> None:
+def test_the_stack_of_a_dead_runner_is_not_shown_for_the_next_attempt(hung: Any) -> None:
     with hung("waits_for_a_lock") as job:
         job.standing()
         os.kill(job.runner.process.pid, signal.SIGKILL)
@@ -180,7 +180,7 @@ def test_the_stack_of_a_runner_that_died_is_not_shown_for_the_next_attempt(hung:
         assert (job.why().state, job.why().stack) == ("RUNNING", None)
 
 
-def test_a_secret_in_the_name_of_a_file_is_not_shown(hung: Any) -> None:
+def test_a_secret_in_a_file_name_is_not_shown(hung: Any) -> None:
     with hung("with_a_secret", password="${secret:PW}") as job:
         assert [frame.file for frame in job.frames() if "etc" in frame.file] == [
             "/etc/${secret:PW}/file.py"
@@ -205,7 +205,7 @@ def test_a_spark_stage_is_shown_with_its_tasks(stage: dict[str, Any], told: str)
     assert stage_text(one) == f"Spark stage 12 (count at etl.py:7): {told}"
 
 
-def test_from_a_minute_on_at_the_same_lines_it_is_offered_to_take_the_attempt_back(
+def test_after_a_minute_at_the_same_lines_a_restart_of_the_attempt_is_suggested(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("g"))

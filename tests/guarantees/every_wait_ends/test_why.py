@@ -30,7 +30,7 @@ def why(coordinator: Coordinator, job: str) -> dict[str, Explanation]:
 
 
 @pytest.mark.claim("`unstuck why` explains every group and job that is not done.")
-def test_a_queue_that_nobody_listens_to_is_named_with_the_command_that_helps(
+def test_a_queue_without_listeners_is_shown_with_the_command_to_run(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("a", queue="heavy"))
@@ -43,7 +43,7 @@ def test_a_queue_that_nobody_listens_to_is_named_with_the_command_that_helps(
     assert "3 runners listen" in why(coordinator, job)["a"].what
 
 
-def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(
+def test_a_queue_ignored_by_idle_runners_is_shown_with_their_worker(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(stalled_after=0.3)
@@ -68,7 +68,7 @@ def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(
 
 
 @pytest.mark.claim("`unstuck why` explains every group and job that is not done.")
-def test_a_queue_whose_runners_are_all_at_work_says_what_they_are_at(
+def test_a_queue_whose_runners_are_all_busy_shows_their_work(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("a"))
@@ -90,7 +90,7 @@ def test_a_queue_whose_runners_are_all_at_work_says_what_they_are_at(
     assert "at work" not in why(coordinator, job)["a"].what
 
 
-def test_a_group_in_backoff_says_why_when_and_how_often_it_was_tried(
+def test_a_group_in_backoff_shows_reason_time_and_number_of_attempts(
     coordinator: Coordinator,
 ) -> None:
     job = backoff(coordinator)
@@ -103,7 +103,7 @@ def test_a_group_in_backoff_says_why_when_and_how_often_it_was_tried(
     assert found["b"].what == "all_succeeded: 1 of 1 not done; waits for a (BACKOFF)"
 
 
-def test_a_join_with_3_of_5_branches_done_names_the_two(coordinator: Coordinator) -> None:
+def test_a_join_with_3_of_5_branches_done_names_the_missing_two(coordinator: Coordinator) -> None:
     job = coordinator.submit(*(group(name) for name in "abcde"), join("j", *"abcde"))
     coordinator.read()
     for offer in coordinator.offers()[:3]:
@@ -115,7 +115,7 @@ def test_a_join_with_3_of_5_branches_done_names_the_two(coordinator: Coordinator
     )
 
 
-def test_a_fork_that_is_not_expanded_and_one_that_has_no_room_say_so(
+def test_a_fork_says_that_it_is_not_expanded_or_has_no_room(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(
@@ -134,7 +134,7 @@ def test_a_fork_that_is_not_expanded_and_one_that_has_no_room_say_so(
     assert found["end"].what == "all_succeeded: 5 of 5 not done; waits for f (0 of 5 done)"
 
 
-def test_a_job_in_canceling_whose_worker_is_gone_says_when_it_ends_without_it(
+def test_a_canceling_job_with_a_lost_worker_shows_its_deadline(
     coordinator: Coordinator,
 ) -> None:
     job = running(coordinator)
@@ -147,7 +147,7 @@ def test_a_job_in_canceling_whose_worker_is_gone_says_when_it_ends_without_it(
     assert "1m00s after the cancel" in found["a"].ends.what
 
 
-def test_a_group_says_how_long_it_has_run_and_how_long_it_usually_takes(
+def test_a_running_group_shows_its_duration_and_usual_duration(
     coordinator: Coordinator,
 ) -> None:
     """Of the jobs of the same name that came before; one that failed, was adopted, or has another
@@ -224,7 +224,7 @@ def halted(coordinator: Coordinator, job: str) -> None:
 
 
 @pytest.mark.parametrize("held", ["paused", "halted"])
-def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(
+def test_a_paused_backoff_shows_no_next_attempt_before_the_resume(
     coordinator: Coordinator, held: str
 ) -> None:
     job = backoff(coordinator)
@@ -251,7 +251,7 @@ def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(
     assert coordinator.show(job).groups[0].states == {"QUEUED": 1}, "as was said"
 
 
-def test_an_offer_of_a_halted_job_is_not_said_to_be_taken_next_or_to_want_a_worker(
+def test_an_offer_of_a_halted_job_is_not_shown_as_next_or_as_lacking_a_worker(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("a"))
@@ -271,7 +271,7 @@ def test_an_offer_of_a_halted_job_is_not_said_to_be_taken_next_or_to_want_a_work
     assert coordinator.claim(offer, "runner2").answer == "CLAIMED", "as was said"
 
 
-def test_an_offer_that_nobody_takes_says_by_when_it_is_made_again_and_it_is(
+def test_an_untaken_offer_shows_when_it_is_repeated(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(dispatch_timeout=0.5)
@@ -293,7 +293,7 @@ def test_an_offer_that_nobody_takes_says_by_when_it_is_made_again_and_it_is(
     assert coordinator.show(job).at >= said.at, "not before"
 
 
-def test_what_waits_says_since_when_and_by_when_it_is_looked_at(coordinator: Coordinator) -> None:
+def test_a_wait_shows_its_start_and_its_next_check(coordinator: Coordinator) -> None:
     job = coordinator.submit(
         group("a"), group("b", "a"), group("c"), group("d", "a"), max_parallel=1, timeout="1h"
     )
@@ -314,7 +314,7 @@ def test_what_waits_says_since_when_and_by_when_it_is_looked_at(coordinator: Coo
     assert room.ends.at == coordinator.record(job).counted_from + 3600
 
 
-def test_what_is_being_canceled_says_at_what_time_it_ends_at_the_latest(
+def test_a_canceling_group_shows_its_latest_end(
     coordinator: Coordinator,
 ) -> None:
     job = running(coordinator)
@@ -341,7 +341,7 @@ def test_an_ended_job_explains_its_end(coordinator: Coordinator) -> None:
     assert f"unstuck logs {job}" in found.help
 
 
-def test_a_job_without_a_coordinator_reports_it(
+def test_a_job_without_a_coordinator_says_so(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator()
@@ -350,7 +350,7 @@ def test_a_job_without_a_coordinator_reports_it(
     assert "is a coordinator running?" in why(coordinator, job)[job].what
 
 
-def test_while_no_coordinator_looks_at_any_job_nothing_is_promised_for_a_time(
+def test_no_time_is_promised_while_no_coordinator_processes_jobs(
     coordinator: Coordinator,
 ) -> None:
     """Also right after a command, which makes the job due again."""
@@ -369,7 +369,7 @@ def test_while_no_coordinator_looks_at_any_job_nothing_is_promised_for_a_time(
     assert "no coordinator" not in why(coordinator, job)[job].what
 
 
-def test_a_fleet_that_sweeps_seldom_is_at_work_also_between_two_sweeps(
+def test_a_fleet_with_rare_sweeps_counts_as_working_between_sweeps(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """The shell that asks need not know how often its fleet sweeps."""
@@ -389,7 +389,7 @@ def test_a_fleet_that_sweeps_seldom_is_at_work_also_between_two_sweeps(
     assert "no coordinator has looked at any job for 50" in why(shell, job)[job].what
 
 
-def test_a_group_that_is_queued_again_says_what_became_of_it_before(
+def test_a_requeued_group_shows_its_previous_outcome(
     coordinator: Coordinator,
 ) -> None:
     job = running(coordinator)
@@ -413,7 +413,7 @@ def test_a_group_that_is_queued_again_says_what_became_of_it_before(
     assert "WORKER_LOST: it was killed by signal SIGKILL" in found.tried
 
 
-def test_a_job_whose_group_loses_every_worker_says_poison_and_the_users_own_error(
+def test_a_job_that_lost_every_worker_shows_poison_and_the_error_of_the_user(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("a", worker_losses=1, retry={"max": 1, "backoff": "0s"}))
@@ -431,7 +431,7 @@ def test_a_job_whose_group_loses_every_worker_says_poison_and_the_users_own_erro
     assert "its first error: STEP_FAILED: it broke" in said
 
 
-def test_an_immediate_pause_is_shown_as_such(coordinator: Coordinator) -> None:
+def test_an_immediate_pause_is_shown_as_immediate(coordinator: Coordinator) -> None:
     job = running(coordinator)
     coordinator.client.pause(job, by="ada", now=True, reason="the disk is full")
     coordinator.read()
@@ -569,7 +569,7 @@ def came_there(coordinator: Coordinator, job: str, one: Explanation) -> float:
 @pytest.mark.claim("`unstuck why` explains every group and job that is not done.")
 @pytest.mark.parametrize("given", [None, *INTENTS])
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
-def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_command(
+def test_every_unfinished_group_is_explained_in_every_state_and_command(
     coordinator: Coordinator, given: str | None, state: Callable[[Coordinator], str]
 ) -> None:
     job = state(coordinator)
@@ -628,7 +628,7 @@ ORDERED = {
 
 @pytest.mark.claim("`unstuck why` explains every group and job that is not done.")
 @pytest.mark.parametrize("given", ORDERED)
-def test_a_command_that_nobody_has_taken_in_yet_says_of_every_group_why_and_when_it_ends(
+def test_a_pending_command_explains_every_group_and_its_latest_end(
     coordinator: Coordinator, given: str
 ) -> None:
     whole, *attempt, becomes = ORDERED[given]
@@ -677,7 +677,7 @@ def _done(state: str) -> bool:
     return state in ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
 
 
-def test_every_wait_has_a_line_and_a_wait_for_a_time_counts_down(coordinator: Coordinator) -> None:
+def test_every_wait_has_a_line_and_timed_waits_count_down(coordinator: Coordinator) -> None:
     job = backoff(coordinator)
     view = coordinator.client.show(job, why=True)
     at = view.explanations["a"].next.at
@@ -692,7 +692,7 @@ def test_every_wait_has_a_line_and_a_wait_for_a_time_counts_down(coordinator: Co
     assert view.why_line(job) == "waits for a (QUEUED)"
 
 
-def test_an_offer_that_nobody_takes_becomes_the_line_of_its_job(coordinator: Coordinator) -> None:
+def test_an_untaken_offer_is_the_summary_line_of_its_job(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a", queue="heavy"))
     coordinator.read()
     record = coordinator.state(job).record("a")
@@ -705,7 +705,7 @@ def test_an_offer_that_nobody_takes_becomes_the_line_of_its_job(coordinator: Coo
     )
 
 
-def test_of_a_wide_fork_the_member_in_trouble_is_explained_though_only_some_are(
+def test_a_problem_member_of_a_wide_fork_is_always_explained(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(
@@ -721,7 +721,7 @@ def test_of_a_wide_fork_the_member_in_trouble_is_explained_though_only_some_are(
     assert len(coordinator.client.show(job, why=True).explanations) == 61
 
 
-def test_of_a_wide_fork_what_runs_is_explained_before_what_is_queued(
+def test_running_members_of_a_wide_fork_are_explained_before_queued_ones(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("w", for_each={"n": list(range(30))}))
@@ -736,7 +736,7 @@ def test_of_a_wide_fork_what_runs_is_explained_before_what_is_queued(
     assert [one.state for one in shown] == ["RUNNING"] * 3 + ["QUEUED"] * 17
 
 
-def test_explaining_changes_nothing_that_deciding_sees(coordinator: Coordinator) -> None:
+def test_explaining_does_not_change_later_decisions(coordinator: Coordinator) -> None:
     job = half_a_fork(coordinator)
     one, two = coordinator.store.load(job), coordinator.store.load(job)
     assert one is not None

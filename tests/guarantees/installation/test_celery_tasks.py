@@ -144,7 +144,7 @@ WORDS = ("set", "pause", "resume", "run", "stop", "remove", "skip", "backfill")
 OF_SCHEDULES = {f"{word}_schedule" for word in WORDS}
 
 
-def test_every_task_of_a_coordinator_is_tested_here() -> None:
+def test_every_celery_task_of_a_coordinator_is_tested_here() -> None:
     # In a process of its own: the tests of this process may have loaded the worker's app beside it.
     code = "from unstuck.coordinator.celery import app; print(*app.tasks)"
     printed = subprocess.run(
@@ -160,7 +160,7 @@ def test_every_task_of_a_coordinator_is_tested_here() -> None:
 @pytest.mark.parametrize(
     ("task", "status", "given"), COMMANDS, ids=[name for name, _, _ in COMMANDS]
 )
-def test_a_command_by_message_is_on_record_with_who_and_why(
+def test_a_command_message_is_recorded_with_user_and_reason(
     asked: Asked,
     send: Send,
     task: str,
@@ -180,7 +180,7 @@ def test_a_command_by_message_is_on_record_with_who_and_why(
     )
 
 
-def test_a_pause_by_message_that_comes_too_late_is_answered_so(asked: Asked, send: Send) -> None:
+def test_a_pause_message_that_arrives_too_late_is_refused(asked: Asked, send: Send) -> None:
     """Nobody keeps the result of a task but the log of the coordinator, where it said DONE."""
     job = asked.job()
     asked.store.hset(asked.keys.of(job).job, "phase", "publishing")
@@ -210,7 +210,7 @@ def test_a_task_takes_positional_arguments_too(asked: Asked, redis_server: Redis
 
 
 @pytest.mark.parametrize(("now", "told"), [(True, "DRAIN"), (False, "CONTINUE")])
-def test_a_pause_by_message_can_interrupt_what_runs(
+def test_a_pause_message_can_interrupt_running_attempts(
     asked: Asked, send: Send, now: bool, told: str
 ) -> None:
     # Given an attempt that runs
@@ -261,7 +261,7 @@ def test_schedules_are_set_and_run_by_message(asked: Asked, send: Send) -> None:
 
 
 @pytest.mark.parametrize("by", ["billing", None])
-def test_a_submit_by_message_says_who_submitted(asked: Asked, send: Send, by: str | None) -> None:
+def test_a_submit_message_records_its_submitter(asked: Asked, send: Send, by: str | None) -> None:
     spec = {**SPEC, "name": f"from-{by}"}
     for _ in range(2):
         send(
@@ -282,7 +282,7 @@ def test_a_submit_by_message_says_who_submitted(asked: Asked, send: Send, by: st
         ({"yaer": 2014}, "no such parameter; did you mean 'year'"),
     ],
 )
-def test_a_submit_by_message_with_a_wrong_parameter_is_refused_and_the_coordinator_says_where(
+def test_a_submit_message_with_a_wrong_parameter_is_refused_with_its_place(
     asked: Asked, send: Send, params: dict[str, Any], told: str
 ) -> None:
     before = len(asked.logged())
@@ -297,7 +297,7 @@ def test_a_submit_by_message_with_a_wrong_parameter_is_refused_and_the_coordinat
     [json.dumps, "# a comment\nname: {name}\ngroups:\n- {group}\n".format_map],
     ids=["JSON", "YAML"],
 )
-def test_a_submit_by_message_takes_the_text_of_a_spec(
+def test_a_submit_message_may_contain_a_spec_as_text(
     asked: Asked, send: Send, text: Callable[[Any], str]
 ) -> None:
     name = f"text-of-{text is json.dumps}"
@@ -318,7 +318,7 @@ def test_a_submit_by_message_takes_the_text_of_a_spec(
         "\n{folder}/secret.yaml",
     ],
 )
-def test_a_submit_by_message_opens_no_path_and_says_where_paths_belong(
+def test_a_submit_message_cannot_open_paths_and_the_error_says_where_paths_are_allowed(
     asked: Asked, send: Send, tmp_path: Path, path: str
 ) -> None:
     (tmp_path / "secret.yaml").write_text("hunter2: the first words of a file\n")
@@ -343,7 +343,7 @@ def test_a_submit_by_message_opens_no_path_and_says_where_paths_belong(
         {**SPEC, "groups": [{"name": "a", "steps": [{"sql_file": "/etc/passwd"}]}]},
     ],
 )
-def test_a_submit_by_message_of_what_is_no_spec_is_refused_as_a_wrong_spec(
+def test_a_submit_message_without_a_spec_is_refused_as_an_invalid_spec(
     asked: Asked, send: Send, spec: Any
 ) -> None:
     before = len(asked.logged())
@@ -353,7 +353,7 @@ def test_a_submit_by_message_of_what_is_no_spec_is_refused_as_a_wrong_spec(
 
 
 @pytest.mark.parametrize("by", ["billing", None])
-def test_a_retry_by_message_makes_a_new_job_and_says_who_wanted_it(
+def test_a_retry_message_creates_a_new_job_and_records_its_user(
     asked: Asked, send: Send, by: str | None
 ) -> None:
     job = asked.job(Status.CANCELED)

@@ -77,7 +77,7 @@ def refused_submit(url: str, folder: Path, said: str) -> None:
 NOBODY = {"COORDINATORS"}  # no fleet runs in these tests
 
 
-def test_a_redis_as_it_should_be_has_no_problem_but_the_missing_fleet(tmp_path: Path) -> None:
+def test_a_well_configured_redis_has_no_problem_except_the_missing_fleet(tmp_path: Path) -> None:
     with server(tmp_path / "v") as good:
         code, findings = examine(good.url, tmp_path)
         assert problems(findings) == NOBODY
@@ -98,7 +98,7 @@ def test_a_redis_as_it_should_be_has_no_problem_but_the_missing_fleet(tmp_path: 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_redis_that_is_set_wrongly_is_named(
+def test_a_misconfigured_redis_is_reported(
     tmp_path: Path, options: tuple[str, ...], code: str, said: str
 ) -> None:
     bus = (
@@ -113,7 +113,7 @@ def test_a_redis_that_is_set_wrongly_is_named(
 
 
 @pytest.mark.claim("`unstuck doctor` names a Redis that is misconfigured or unreachable.")
-def test_a_redis_that_is_nearly_full_is_named(tmp_path: Path) -> None:
+def test_a_nearly_full_redis_is_reported(tmp_path: Path) -> None:
     with server(tmp_path / "v") as full, redis.Redis.from_url(full.url) as control:
         for number in range(200):
             control.set(f"much{number}", "x" * 100_000)
@@ -124,7 +124,7 @@ def test_a_redis_that_is_nearly_full_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("`unstuck doctor` names a Redis that is misconfigured or unreachable.")
-def test_a_read_only_replica_is_named_and_commands_exit_5(tmp_path: Path) -> None:
+def test_a_read_only_replica_is_reported_and_commands_exit_with_5(tmp_path: Path) -> None:
     with (
         server(tmp_path / "p", "--repl-diskless-sync-delay", "0") as primary,
         server(tmp_path / "r") as replica,
@@ -141,7 +141,7 @@ def test_a_read_only_replica_is_named_and_commands_exit_5(tmp_path: Path) -> Non
 
 
 @pytest.mark.claim("`unstuck doctor` names a Redis that is misconfigured or unreachable.")
-def test_a_wrong_password_is_named_and_commands_exit_5(tmp_path: Path) -> None:
+def test_a_wrong_password_is_reported_and_commands_exit_with_5(tmp_path: Path) -> None:
     with server(tmp_path / "v") as locked:
         with redis.Redis.from_url(locked.url) as control:
             control.config_set("requirepass", "right")
@@ -157,7 +157,7 @@ def test_a_wrong_password_is_named_and_commands_exit_5(tmp_path: Path) -> None:
 
 @pytest.mark.claim("`unstuck doctor` names a Redis that is misconfigured or unreachable.")
 @pytest.mark.variant
-def test_a_redis_that_is_away_or_hangs_is_5_within_five_seconds_and_the_rest_is_shown(
+def test_an_unreachable_redis_exits_with_5_and_other_checks_are_shown(
     tmp_path: Path,
 ) -> None:
     with server(tmp_path / "v") as frozen:
@@ -175,7 +175,7 @@ def test_a_redis_that_is_away_or_hangs_is_5_within_five_seconds_and_the_rest_is_
             os.kill(frozen.process.pid, signal.SIGCONT)
 
 
-def test_a_warehouse_that_hangs_is_named_in_time_and_the_rest_is_shown(tmp_path: Path) -> None:
+def test_a_hanging_warehouse_is_reported_in_time_and_other_checks_are_shown(tmp_path: Path) -> None:
     folder = tmp_path / "warehouse"
     folder.mkdir()
     os.mkfifo(
@@ -196,7 +196,7 @@ def told(
     return lambda: examine(redis_server.url, tmp_path)[1]
 
 
-def test_a_message_that_was_sent_without_the_prefix_is_named(
+def test_a_message_sent_without_the_prefix_is_reported(
     coordinator: Coordinator,
     redis_server: RedisServer,
     told: Callable[[], dict[str, dict[str, Any]]],
@@ -215,7 +215,7 @@ def test_a_message_that_was_sent_without_the_prefix_is_named(
     assert '"global_keyprefix": "unstuck:celery:"' in found["cure"]
 
 
-def test_jobs_that_the_warehouse_knows_and_the_store_has_lost_are_named(
+def test_jobs_known_to_the_warehouse_but_lost_from_the_store_are_reported(
     make_coordinator: Callable[..., Coordinator], told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
     """After a FLUSHALL nobody else says that there ever were jobs."""
@@ -246,7 +246,7 @@ def test_jobs_that_the_warehouse_knows_and_the_store_has_lost_are_named(
     assert "restored from an older copy" in found["text"]
 
 
-def test_what_waits_in_the_store_is_named(
+def test_waiting_work_in_the_store_is_reported(
     coordinator: Coordinator, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
     job = coordinator.submit(group("a"))
@@ -274,7 +274,7 @@ def test_what_waits_in_the_store_is_named(
     assert "queue light" in found["QUEUES"]["text"]
 
 
-def test_work_that_a_person_has_to_let_go_on_is_named_with_the_command(
+def test_work_that_waits_for_a_user_is_reported_with_the_command(
     coordinator: Coordinator, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
     """A schedule that is HALTED, one whose record is damaged, and a pool of no slots."""
@@ -305,7 +305,7 @@ def test_work_that_a_person_has_to_let_go_on_is_named_with_the_command(
     assert "POOLS" not in told()
 
 
-def test_a_fleet_that_sweeps_more_seldom_than_the_shell_of_the_doctor_thinks_is_well(
+def test_a_fleet_with_longer_sweep_intervals_than_the_shell_of_doctor_is_healthy(
     make_coordinator: Callable[..., Coordinator], told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
     coordinator = make_coordinator(sweep_every=12.0, lease_ttl=60.0)
@@ -320,7 +320,7 @@ def test_a_fleet_that_sweeps_more_seldom_than_the_shell_of_the_doctor_thinks_is_
     assert told()["SWEEP"]["level"] == "problem"
 
 
-def test_a_coordinator_that_sees_another_warehouse_under_the_same_path_is_named(
+def test_a_coordinator_that_sees_another_warehouse_at_the_same_path_is_reported(
     coordinator: Coordinator, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
     """Two homes under one path, as two hosts without the shared mount have: the doctor sees the
@@ -344,7 +344,7 @@ def test_a_coordinator_that_sees_another_warehouse_under_the_same_path_is_named(
     assert "WAREHOUSE_MISMATCH" in found["cure"]
 
 
-def test_the_newest_open_jobs_are_looked_at_whatever_their_status(
+def test_the_newest_open_jobs_are_checked_in_any_status(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_facts, "JOBS_EXAMINED", 2)
@@ -384,7 +384,7 @@ def test_a_new_installation_has_no_false_problem_after_its_first_submit(
     assert (found["level"], "host-1:7 (none)" in found["text"]) == ("problem", True), found
 
 
-def test_submits_that_no_coordinator_hears_are_named(
+def test_submits_that_no_coordinator_receives_are_reported(
     coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Its thread for reports lives and notes itself; what Celery should bring it lies on the
@@ -401,7 +401,7 @@ def test_submits_that_no_coordinator_hears_are_named(
     assert "restart" in found["cure"]
 
 
-def test_a_coordinator_of_another_release_or_python_is_named(
+def test_a_coordinator_with_another_release_or_python_is_reported(
     coordinator: Coordinator, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
     coordinator.heartbeat.note(None, 0.0)
@@ -419,7 +419,7 @@ def test_a_coordinator_of_another_release_or_python_is_named(
     assert (found["level"], "Unstuck 0.0.9: host:1" in found["text"]) == ("warning", True), found
 
 
-def test_reports_that_a_coordinator_took_and_never_finished_are_named(
+def test_reports_taken_but_never_finished_by_a_coordinator_are_reported(
     coordinator: Coordinator, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
     job = coordinator.submit(group("a"))
@@ -431,7 +431,7 @@ def test_reports_that_a_coordinator_took_and_never_finished_are_named(
     assert "1 report read and not finished, the oldest for 5m" in told()["REPORTS"]["text"]
 
 
-def test_the_doctor_shows_a_line_for_each_finding_and_a_sum(tmp_path: Path) -> None:
+def test_doctor_prints_a_line_per_finding_and_a_total(tmp_path: Path) -> None:
     with server(tmp_path / "v", aof=False) as wrong:
         done = Cli(wrong.url, tmp_path)("doctor")
     lines = done.stdout.splitlines()
@@ -444,7 +444,7 @@ def test_the_doctor_shows_a_line_for_each_finding_and_a_sum(tmp_path: Path) -> N
 
 
 @pytest.mark.variant
-def test_a_package_that_is_missing_here_is_named_by_what_needs_it(
+def test_a_missing_package_is_reported_with_the_feature_that_needs_it(
     coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Of Delta tables and of S3: each with the extra to install, and neither where nothing needs
@@ -481,7 +481,7 @@ def test_a_package_that_is_missing_here_is_named_by_what_needs_it(
 
 
 @pytest.mark.variant
-def test_a_check_that_hangs_is_a_finding_and_is_not_begun_again_while_it_hangs(
+def test_a_hanging_check_is_a_finding_and_is_not_started_twice(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     hung = tmp_path / "warehouse" / "_warehouse_id"

@@ -76,7 +76,7 @@ def answer(
     )
 
 
-def test_workers_coordinators_and_apps_work_beside_a_tasks_py_and_a_coordinator_py_of_the_users(
+def test_users_may_have_their_own_modules_tasks_and_coordinator(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     for name, text in (("tasks", TASKS), ("coordinator", "GREETING = 'hello'\n"), ("app", APP)):
@@ -85,7 +85,7 @@ def test_workers_coordinators_and_apps_work_beside_a_tasks_py_and_a_coordinator_
     assert said == f"FINISHED {{'greeting': 'hello'}} hello {tmp_path / 'tasks.py'}", logs
 
 
-def test_no_program_imports_the_folders_at_the_top_of_the_repository_by_their_own_names(
+def test_no_program_imports_the_top_folders_by_their_own_names(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """From there ``import tasks`` would work, and load everything a second time."""

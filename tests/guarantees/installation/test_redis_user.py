@@ -70,7 +70,7 @@ def allow(admin: redis.Redis, *more: str) -> str:
 
 
 @pytest.mark.claim("The documented Redis ACL is sufficient for a whole fleet.")
-def test_the_acl_line_of_the_page_is_enough_for_a_whole_fleet(
+def test_the_documented_acl_line_suffices_for_a_whole_fleet(
     admin: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = allow(admin)
@@ -128,7 +128,7 @@ def test_the_acl_line_of_the_page_is_enough_for_a_whole_fleet(
         ("-info", ["+info"]),
     ],
 )
-def test_each_right_that_is_missing_is_named_and_trying_changes_nothing(
+def test_each_missing_permission_is_named_and_the_check_changes_nothing(
     admin: redis.Redis, more: str, lacks: list[str]
 ) -> None:
     with connect(allow(admin, *more.split())) as client:
@@ -140,7 +140,7 @@ def test_each_right_that_is_missing_is_named_and_trying_changes_nothing(
 
 
 @pytest.mark.variant
-def test_a_program_that_could_take_no_work_ends_and_names_what_it_lacks(
+def test_a_program_that_cannot_take_work_ends_and_names_the_missing_permissions(
     admin: redis.Redis, tmp_path: Path
 ) -> None:
     url = allow(admin, "-brpop", "-xreadgroup")
@@ -153,9 +153,7 @@ def test_a_program_that_could_take_no_work_ends_and_names_what_it_lacks(
 
 
 @pytest.mark.variant
-def test_a_right_that_is_taken_away_ends_a_worker_that_runs(
-    admin: redis.Redis, tmp_path: Path
-) -> None:
+def test_a_revoked_permission_ends_a_running_worker(admin: redis.Redis, tmp_path: Path) -> None:
     with fleets.worker(allow(admin), tmp_path) as worker:
         wait_until(lambda: admin.hlen("unstuck:processes"), 30, "the runner to be listed")
         admin.execute_command("ACL", "SETUSER", "unstuck", "-brpop")
@@ -164,7 +162,7 @@ def test_a_right_that_is_taken_away_ends_a_worker_that_runs(
         assert "redis-cli ACL SETUSER unstuck +brpop" in worker.text()
 
 
-def test_the_doctor_names_the_rights_that_are_missing(admin: redis.Redis, tmp_path: Path) -> None:
+def test_doctor_names_missing_permissions(admin: redis.Redis, tmp_path: Path) -> None:
     done = Cli(allow(admin, "-xadd"), tmp_path)("doctor")
     assert done.returncode == 5
     assert (

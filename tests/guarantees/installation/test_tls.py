@@ -140,7 +140,7 @@ def test_a_fleet_runs_a_job_over_tls_with_a_private_ca_and_a_client_certificate(
 
 
 @pytest.mark.claim("With TLS, no process sends anything before it has verified the server.")
-def test_a_strangers_server_is_told_nothing_by_anybody_and_each_program_ends_with_a_sentence(
+def test_every_program_refuses_an_untrusted_server_before_sending_anything(
     stranger: TlsServer, tmp_path: Path
 ) -> None:
     told = (
@@ -163,7 +163,7 @@ def test_a_strangers_server_is_told_nothing_by_anybody_and_each_program_ends_wit
 
 @pytest.mark.claim("With TLS, no process sends anything before it has verified the server.")
 @pytest.mark.variant
-def test_celery_that_is_given_an_address_on_its_command_line_verifies_too(
+def test_celery_verifies_a_broker_address_from_its_command_line(
     stranger: TlsServer, server: RedisServer, tmp_path: Path
 ) -> None:
     program = ("unstuck.tasks", "-b", address(stranger), "worker", "-Q", "light")
@@ -175,7 +175,7 @@ def test_celery_that_is_given_an_address_on_its_command_line_verifies_too(
 
 @pytest.mark.variant
 @pytest.mark.parametrize("as_option", [True, False], ids=["in the address", "as a setting"])
-def test_a_wrong_host_name_is_said_with_what_the_certificate_says(
+def test_a_wrong_host_name_is_reported_with_the_names_in_the_certificate(
     authority: Authority, front: TlsServer, tmp_path: Path, as_option: bool
 ) -> None:
     given = f"?ssl_ca_certs={authority.file}" if as_option else ""
@@ -192,13 +192,13 @@ def test_a_wrong_host_name_is_said_with_what_the_certificate_says(
     assert asked(Cli(unchecked, tmp_path), **environ).returncode == 0
 
 
-def test_a_server_may_be_trusted_blindly_by_name_only(front: TlsServer, tmp_path: Path) -> None:
+def test_certificate_checks_are_disabled_only_explicitly(front: TlsServer, tmp_path: Path) -> None:
     assert asked(Cli(address(front), tmp_path)).returncode == 5
     assert asked(Cli(address(front), tmp_path), UNSTUCK_REDIS_VERIFY="none").returncode == 0
     assert asked(Cli(address(front, options="?ssl_cert_reqs=CERT_NONE"), tmp_path)).returncode == 0
 
 
-def test_tls_on_one_side_only_is_reported(
+def test_tls_on_only_one_side_is_reported(
     authority: Authority, server: RedisServer, front: TlsServer, tmp_path: Path
 ) -> None:
     asks = TlsServer(authority.certify("localhost"), server.port, clients_of=authority)
@@ -244,7 +244,7 @@ def test_tls_on_one_side_only_is_reported(
         ),
     ],
 )
-def test_options_of_tls_that_contradict_each_other_or_cannot_be_used_are_refused(
+def test_contradictory_or_unusable_tls_options_are_refused(
     authority: Authority, url: str, more: dict[str, str], why: str
 ) -> None:
     with pytest.raises(ValidationError) as caught:
@@ -255,7 +255,7 @@ def test_options_of_tls_that_contradict_each_other_or_cannot_be_used_are_refused
     assert why in describe_invalid(caught.value)
 
 
-def test_what_the_settings_of_tls_say_is_in_the_address_that_all_connections_take(
+def test_tls_settings_are_part_of_the_address_of_all_connections(
     authority: Authority,
 ) -> None:
     said = Settings(
@@ -266,7 +266,7 @@ def test_what_the_settings_of_tls_say_is_in_the_address_that_all_connections_tak
 
 
 @pytest.mark.parametrize("password", ["", f":{QUOTED}@"])
-def test_the_line_that_up_prints_can_be_pasted(
+def test_the_command_printed_by_up_can_be_pasted(
     authority: Authority, tmp_path: Path, password: str
 ) -> None:
     url = f"rediss://{password}[::1]:6380/0?ssl_ca_certs={authority.file}&ssl_check_hostname=false"

@@ -116,7 +116,7 @@ def fleets(
 
 @pytest.mark.claim("Two fleets can share one Redis without seeing each other.")
 @pytest.mark.variant
-def test_the_jobs_of_each_run_on_its_own_workers_only(fleets: list[Fleet]) -> None:
+def test_jobs_run_only_on_workers_of_their_fleet(fleets: list[Fleet]) -> None:
     jobs = [(one, one.client.submit(spec(f"j{n}")).id) for n in range(JOBS) for one in fleets]
     ran = {
         one.prefix: set().union(*(one.ran_on(job) for of, job in jobs if of is one))
@@ -129,7 +129,7 @@ def test_the_jobs_of_each_run_on_its_own_workers_only(fleets: list[Fleet]) -> No
 
 
 @pytest.mark.claim("Two fleets can share one Redis without seeing each other.")
-def test_what_is_sent_through_celery_reaches_the_fleet_whose_prefix_it_carries(
+def test_celery_messages_reach_the_fleet_with_their_prefix(
     fleets: list[Fleet], redis_server: RedisServer
 ) -> None:
     for one in fleets:
@@ -143,7 +143,7 @@ def test_what_is_sent_through_celery_reaches_the_fleet_whose_prefix_it_carries(
 
 
 @pytest.mark.variant
-def test_a_submit_through_celery_that_is_refused_stands_under_dead_with_its_errors(
+def test_a_refused_celery_submit_becomes_a_dead_letter_with_its_errors(
     fleets: list[Fleet], redis_server: RedisServer
 ) -> None:
     one, other = fleets
@@ -169,7 +169,7 @@ def test_a_submit_through_celery_that_is_refused_stands_under_dead_with_its_erro
 
 @pytest.mark.claim("Two fleets can share one Redis without seeing each other.")
 @pytest.mark.variant
-def test_each_sees_only_its_own(fleets: list[Fleet], redis_server: RedisServer) -> None:
+def test_each_fleet_sees_only_its_own_state(fleets: list[Fleet], redis_server: RedisServer) -> None:
     for one, other in (fleets, fleets[::-1]):
         wait_until(
             lambda one=one: len(one.client.fleet().runners) == 2, 30, "its runners to be shown"

@@ -101,7 +101,7 @@ def refused(
 @pytest.mark.claim("A host that cannot run Spark takes no Spark work, and says why.")
 @pytest.mark.variant
 @pytest.mark.parametrize("queues", ["", "spark", "heavy", "light,heavy"])
-def test_a_worker_without_java_takes_nothing_unless_it_runs_light_groups_alone(
+def test_a_worker_without_java_takes_work_only_if_it_runs_light_groups_alone(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, queues: str
 ) -> None:
     waits = {
@@ -119,14 +119,12 @@ def test_a_worker_without_java_takes_nothing_unless_it_runs_light_groups_alone(
 
 @pytest.mark.claim("A host that cannot run Spark takes no Spark work, and says why.")
 @pytest.mark.variant
-def test_a_java_too_old_for_spark_counts_as_missing(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_an_outdated_java_counts_as_missing(redis_server: RedisServer, tmp_path: Path) -> None:
     said = refused(redis_server.url, tmp_path, java(tmp_path, version("11.0.2")), "-Q", "spark")
     assert f"Java 11 in JAVA_HOME, {tmp_path}/java is too old" in said
 
 
-def test_the_version_of_a_java_is_read_where_its_release_file_tells_it(
+def test_the_java_version_is_read_from_its_release_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No JVM is started for it."""
@@ -144,7 +142,7 @@ def test_the_version_of_a_java_is_read_where_its_release_file_tells_it(
     assert asked.exists()
 
 
-def test_a_java_that_does_not_say_its_version_in_time_is_let_be(
+def test_a_java_that_does_not_report_its_version_in_time_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host may be busy, and a worker that is refused for that would be missing when it is
@@ -164,7 +162,7 @@ def test_a_java_that_does_not_say_its_version_in_time_is_let_be(
 
 @pytest.mark.variant
 @pytest.mark.parametrize("queues", ["spark", "light"])
-def test_a_worker_without_the_packages_of_a_worker_takes_nothing(
+def test_a_worker_without_the_worker_packages_takes_no_work(
     redis_server: RedisServer, tmp_path: Path, queues: str
 ) -> None:
     said = refused(redis_server.url, tmp_path, blind(tmp_path, "pyspark", "pyarrow"), "-Q", queues)
@@ -178,7 +176,7 @@ def test_a_worker_without_the_packages_of_a_worker_takes_nothing(
     [("light", {}), ("heavy", {"UNSTUCK_SPARK_MASTER": "none"})],
     ids=["light", "none"],
 )
-def test_a_worker_of_light_groups_needs_no_java_and_leaves_groups_with_spark(
+def test_a_light_worker_needs_no_java_and_takes_no_spark_groups(
     client: redis.Redis,
     redis_server: RedisServer,
     tmp_path: Path,
@@ -197,7 +195,7 @@ def test_a_worker_of_light_groups_needs_no_java_and_leaves_groups_with_spark(
         assert "claimant" not in fleet.attempt(client, sparks), "it stands for workers with Spark"
 
 
-def test_a_java_that_only_sparks_own_settings_know_is_found(
+def test_a_java_known_only_to_spark_settings_is_found(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     (tmp_path / "spark-env.sh").write_text(f"echo told\nJAVA_HOME={real_java_home()}\n")
@@ -207,14 +205,14 @@ def test_a_java_that_only_sparks_own_settings_know_is_found(
 
 
 @pytest.mark.variant
-def test_on_spark_connect_java_is_elsewhere(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_spark_connect_needs_no_local_java(redis_server: RedisServer, tmp_path: Path) -> None:
     environ = {**NO_JAVA, "UNSTUCK_SPARK_MASTER": "sc://elsewhere"}
     with fleet.worker(redis_server.url, tmp_path, queues="heavy", environ=environ) as worker:
         assert worker.ready()
 
 
 @pytest.mark.variant
-def test_a_java_that_goes_away_costs_no_attempt_and_work_goes_on_when_it_is_back(
+def test_a_missing_java_costs_no_attempt_and_work_resumes_when_it_returns(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     link = tmp_path / "java"
@@ -243,7 +241,7 @@ def test_a_java_that_goes_away_costs_no_attempt_and_work_goes_on_when_it_is_back
         ]
 
 
-def test_a_jvm_that_does_not_come_to_life_is_charged_to_nobody_and_nothing_more_is_taken(
+def test_a_jvm_that_does_not_start_costs_no_attempt_and_stops_taking_work(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     environ = java(tmp_path, version("17.0.1"), "echo no room for a heap >&2; exit 1")
@@ -296,7 +294,7 @@ def other_python(folder: Path, says: str) -> dict[str, str]:
         ("folder", "nothing can be written into the temporary folder /proc/nowhere/tmp"),
     ],
 )
-def test_a_host_that_is_unfit_for_spark_takes_no_spark_work_says_why_and_goes_on_with_light_work(
+def test_a_host_unfit_for_spark_takes_only_light_work_and_reports_the_reason(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, what: str, why: str
 ) -> None:
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -329,7 +327,7 @@ def test_a_host_that_is_unfit_for_spark_takes_no_spark_work_says_why_and_goes_on
 
 @pytest.mark.claim("A host that cannot run Spark takes no Spark work, and says why.")
 @pytest.mark.variant
-def test_a_fork_on_a_good_and_an_unfit_host_is_done_by_the_good_one_at_no_charge(
+def test_a_fork_on_a_fit_and_an_unfit_host_runs_on_the_fit_host(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
     environ = {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_SPARK_MASTER": "local[1]"}
@@ -364,7 +362,7 @@ def told_by_fleet_why_and_doctor(cli: Cli, why: str) -> None:
     assert (found["level"], why in found["text"]) == ("problem", True)
 
 
-def test_who_listens_on_a_host_that_is_unfit_is_named_by_why() -> None:
+def test_why_names_workers_on_an_unfit_host() -> None:
     def runner(host: str, **more: Any) -> RunnerInfo:
         return RunnerInfo(
             id=host, host=host, pid=1, queues=("spark",), heard_at=100.0, worker_pid=2, **more
@@ -378,7 +376,7 @@ def test_who_listens_on_a_host_that_is_unfit_is_named_by_why() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_a_user_without_a_name_and_a_folder_without_room_are_found(
+def test_a_nameless_user_and_a_full_folder_are_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert unfit_for_spark(Settings()) == ""
@@ -391,9 +389,7 @@ def test_a_user_without_a_name_and_a_folder_without_room_are_found(
         os.seteuid(0)
 
 
-def test_the_doctor_asks_for_java_where_spark_is_to_run(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_doctor_requires_java_where_spark_runs(redis_server: RedisServer, tmp_path: Path) -> None:
     cli = Cli(redis_server.url, tmp_path)
     for master, level in (("local[*]", "problem"), ("none", "ok")):
         done = cli("doctor", "--json", **NO_JAVA, UNSTUCK_SPARK_MASTER=master)
@@ -442,7 +438,7 @@ def coordinator(
 
 @pytest.mark.variant
 @pytest.mark.parametrize("pool", ["processes", "solo"])
-def test_a_coordinator_with_a_pool_beside_which_it_cannot_live_is_refused(
+def test_a_coordinator_with_an_unsupported_pool_is_refused(
     redis_server: RedisServer, tmp_path: Path, pool: str
 ) -> None:
     said = refused(redis_server.url, tmp_path, {}, "-P", pool, app="unstuck.coordinator")
@@ -451,7 +447,7 @@ def test_a_coordinator_with_a_pool_beside_which_it_cannot_live_is_refused(
 
 @pytest.mark.variant
 @pytest.mark.parametrize("arguments", [(), ("-P", "prefork")], ids=["none", "prefork"])
-def test_a_coordinator_that_is_given_no_pool_has_threads(
+def test_a_coordinator_without_a_given_pool_uses_threads(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     """Celery's own default is prefork, and it cannot tell one from the other; both become what the
@@ -464,7 +460,7 @@ def test_a_coordinator_that_is_given_no_pool_has_threads(
 
 
 @pytest.mark.variant
-def test_a_worker_that_is_given_another_pool_ends_with_2(
+def test_a_worker_with_an_unsupported_pool_exits_with_2(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     assert "needs the prefork pool" in refused(

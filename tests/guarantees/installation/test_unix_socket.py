@@ -70,5 +70,5 @@ def test_a_fleet_on_a_unix_socket_runs_a_job(
         ("unix://me:p%40w@/run/r.sock", "redis+socket://me:p%40w@/run/r.sock?virtual_host=0"),
     ],
 )
-def test_celery_gets_the_same_address_in_its_own_settings(url: str, said: str) -> None:
+def test_celery_uses_the_same_unix_socket_address(url: str, said: str) -> None:
     assert broker_url(url) == said

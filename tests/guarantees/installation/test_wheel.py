@@ -120,7 +120,7 @@ def project(client: object, redis_server: RedisServer, tmp_path: Path) -> Projec
     return Project(tmp_path, redis_server)
 
 
-def test_the_wheel_holds_every_file_of_the_product_and_nothing_beside_the_one_package(
+def test_the_wheel_contains_all_product_files_in_one_package(
     wheel: Path,
 ) -> None:
     with zipfile.ZipFile(wheel) as packed:
@@ -150,7 +150,7 @@ def test_the_wheel_holds_every_file_of_the_product_and_nothing_beside_the_one_pa
     }
 
 
-def test_with_the_web_extra_the_page_is_served_and_without_it_what_is_missing_is_said(
+def test_the_page_requires_the_web_extra_and_says_so(
     wheel: Path, without_worker: Path, project: Project
 ) -> None:
     python = linked(project.folder / "env", wheel, "web")
@@ -180,7 +180,7 @@ def test_with_the_web_extra_the_page_is_served_and_without_it_what_is_missing_is
     assert lacks.stderr.startswith("The page needs starlette, ")
 
 
-def test_without_the_worker_extra_clients_and_coordinators_work_and_a_worker_says_what_it_lacks(
+def test_clients_and_coordinators_work_without_the_worker_extra(
     without_worker: Path, project: Project
 ) -> None:
     python, here = without_worker, without_worker.parents[1]
@@ -211,7 +211,7 @@ def test_without_the_worker_extra_clients_and_coordinators_work_and_a_worker_say
     assert "Traceback" not in refused.stderr
 
 
-def test_with_the_worker_extra_a_job_runs_to_its_end(with_worker: Path, project: Project) -> None:
+def test_a_job_runs_with_the_worker_extra(with_worker: Path, project: Project) -> None:
     python = with_worker
     worker = project.celery(python, "unstuck.tasks", "worker", "-Q", "light", "-c", "1")
     with worker as said, project.celery(python, "unstuck.coordinator", "worker", "-P", "threads"):

@@ -50,7 +50,7 @@ class Lines:
         return self._trace
 
 
-def test_a_pass_that_gives_up_lets_go_of_the_lock(coordinator: Coordinator) -> None:
+def test_an_abandoned_pass_releases_the_lock(coordinator: Coordinator) -> None:
     """act._pass: after MAX_ROUNDS ``end`` may answer AGAIN, which keeps the lock for a whole term,
     for nobody.
     """
@@ -71,7 +71,7 @@ def test_a_pass_that_gives_up_lets_go_of_the_lock(coordinator: Coordinator) -> N
     )
 
 
-def test_reports_that_come_after_the_end_of_a_job_are_counted_without_its_groups(
+def test_reports_after_the_end_of_a_job_are_counted_without_loading_its_groups(
     coordinator: Coordinator,
 ) -> None:
     """After an outage those of a wide job come in many batches, and the first pass has applied them
@@ -122,7 +122,7 @@ def test_reports_of_any_number_of_groups_are_applied_in_one_pass(
 
 
 @pytest.mark.variant
-def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(
+def test_a_contended_lock_costs_its_holder_only_one_more_pass(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """AGAIN: whoever met the lock busy tries again by itself each few ms, so the flag is up again
@@ -175,7 +175,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("shape", ["groups", "fork"])
-def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(
+def test_the_cost_of_a_report_does_not_depend_on_the_number_of_groups(
     make_coordinator: Callable[..., Coordinator], shape: str
 ) -> None:
     """Constant in the width: of a job with as many planned groups as members, and of a fork with a
@@ -207,7 +207,7 @@ def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("unhurried")
-def test_outcomes_that_have_piled_up_cost_the_same_each_in_a_job_of_any_width(
+def test_the_cost_of_a_queued_outcome_does_not_depend_on_the_width_of_its_job(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """As after an outage. A commit takes 250 of them, and before each all others were decoded once
@@ -272,7 +272,7 @@ def test_many_dynamic_forks_cost_a_report_no_more_than_one(
 
 
 @pytest.mark.parametrize(("busy", "most"), [(4, 0), (3, 1), (0, 4)])
-def test_wake_ups_do_not_pile_up_behind_busy_workers(
+def test_wake_ups_do_not_accumulate_behind_busy_workers(
     make_coordinator: Callable[..., Coordinator], busy: int, most: int
 ) -> None:
     """Rule 6: of 4 runners some are busy with long work, 20 offers stand ready, and nobody receives
@@ -303,7 +303,7 @@ def test_wake_ups_do_not_pile_up_behind_busy_workers(
     )
 
 
-def test_two_outputs_of_one_name_do_not_mix_their_fork_values(coordinator: Coordinator) -> None:
+def test_outputs_with_the_same_name_do_not_mix_their_fork_values(coordinator: Coordinator) -> None:
     """collected is keyed by ``output.column`` alone, whoever made it."""
     job = coordinator.submit(
         group("a"),
@@ -339,7 +339,7 @@ def test_parameters_are_not_stored_once_per_group(coordinator: Coordinator) -> N
     assert stored < 5 * size, f"a spec of {size // 1024} KB takes {stored // 1024} KB (200 groups)"
 
 
-def test_end_answers_again_also_when_its_first_reply_was_lost(
+def test_end_returns_the_same_answer_after_its_reply_was_lost(
     make_coordinator: Callable[..., Coordinator],
     lossy: redis.Redis,
 ) -> None:
@@ -355,7 +355,7 @@ def test_end_answers_again_also_when_its_first_reply_was_lost(
 
 
 @pytest.mark.variant
-def test_specs_of_a_hundred_live_jobs_are_not_compiled_in_each_sweep(
+def test_sweeps_do_not_recompile_the_specs_of_live_jobs(
     make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweep is a cyclic scan: an LRU cache that is too small for it misses every time."""
@@ -385,7 +385,7 @@ def test_specs_of_a_hundred_live_jobs_are_not_compiled_in_each_sweep(
 
 
 @pytest.mark.variant
-def test_a_lapsed_lease_is_seen_within_a_few_sweeps_whatever_else_waits(
+def test_an_expired_lease_is_found_within_a_few_sweeps_under_load(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Jobs that wait for a worker are due again every 0.25 s, and a sweep takes 200: the others
@@ -434,7 +434,7 @@ def test_a_fork_cannot_take_its_values_from_a_fork(coordinator: Coordinator) -> 
         )
 
 
-def test_consumers_that_are_gone_leave_the_group(
+def test_dead_consumers_are_removed_from_the_group(
     make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every start of a coordinator makes a consumer with a name of its own."""
@@ -448,7 +448,7 @@ def test_consumers_that_are_gone_leave_the_group(
 
 
 @pytest.mark.variant
-def test_jobs_that_wait_for_a_person_are_not_decided_and_never_leave_the_due_index(
+def test_jobs_that_wait_for_a_user_stay_in_the_due_index_without_passes(
     make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """10,000 paused jobs were decided a thousand times a second, since every job was due after one
@@ -513,7 +513,7 @@ def test_jobs_that_wait_for_a_person_are_not_decided_and_never_leave_the_due_ind
     ],
     ids=["resume", "stop", "cancel", "force-stop", "pause", "skip", "rerun", "alter"],
 )
-def test_every_command_makes_a_job_due_that_waits_for_a_person_although_its_wake_up_is_lost(
+def test_a_command_to_a_waiting_job_makes_it_due_although_the_wake_up_is_lost(
     coordinator: Coordinator, given: Callable[[Client, str], Commanded], halted: bool
 ) -> None:
     job = coordinator.submit(group("a"), params={"level": "1"})

@@ -35,7 +35,7 @@ def one_dead_letter(coordinator: Coordinator, token: str, **fields: str) -> Dead
 # -- poison ----------------------------------------------------------------------------------------
 
 
-def test_a_report_that_raises_every_time_is_made_a_dead_letter_and_those_behind_it_are_applied(
+def test_a_report_that_always_raises_becomes_a_dead_letter_and_later_reports_are_applied(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(report_idle=0.02, lock_ttl=0.02)
@@ -59,7 +59,7 @@ def test_a_report_that_raises_every_time_is_made_a_dead_letter_and_those_behind_
     assert coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"] == 0
 
 
-def test_a_new_coordinator_takes_over_in_its_first_round_what_a_dead_one_had_read(
+def test_a_new_coordinator_takes_over_unfinished_reports_in_its_first_round(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Without a wait of its own on top of ``report_idle``, and whoever sweeps: a sweep applies no
@@ -82,7 +82,7 @@ def test_a_new_coordinator_takes_over_in_its_first_round_what_a_dead_one_had_rea
     assert heir.status(job) is Status.FINISHED
 
 
-def test_a_report_under_which_every_coordinator_died_is_made_a_dead_letter_untried(
+def test_a_report_that_killed_every_coordinator_becomes_a_dead_letter_untried(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """It was delivered again and again, and whoever had it never came back: the next does not die
@@ -107,7 +107,7 @@ def test_a_report_under_which_every_coordinator_died_is_made_a_dead_letter_untri
     assert "no coordinator that took it finished it" in dead.reason
 
 
-def test_a_report_that_was_delivered_often_because_the_store_was_full_is_no_poison(
+def test_a_report_redelivered_because_the_store_was_full_is_not_poison(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """A full store refuses what a commit writes, and gives out what waits all the same."""
@@ -136,7 +136,7 @@ def test_a_report_that_was_delivered_often_because_the_store_was_full_is_no_pois
     assert coordinator.client.dead_letters.newest() == []
 
 
-def test_a_job_that_cannot_be_decided_at_all_stops_no_sweep(coordinator: Coordinator) -> None:
+def test_a_job_that_cannot_be_decided_stops_no_sweep(coordinator: Coordinator) -> None:
     bad = poisoned(coordinator)
     good = coordinator.submit(group("only"), name="behind")
     coordinator.redis.xtrim(
@@ -155,7 +155,7 @@ def test_a_job_that_cannot_be_decided_at_all_stops_no_sweep(coordinator: Coordin
 # -- replay and drop -------------------------------------------------------------------------------
 
 
-def test_a_dead_letter_of_a_job_that_came_back_is_applied_by_a_replay(
+def test_replaying_a_dead_letter_of_a_restored_job_applies_it(
     coordinator: Coordinator,
 ) -> None:
     """The store was rolled back to before the job, and restored later: its last report is not
@@ -195,7 +195,7 @@ def test_a_dead_letter_of_a_job_that_came_back_is_applied_by_a_replay(
     assert event["at"] > 0
 
 
-def test_a_replay_whose_reply_was_lost_is_one_report(coordinator: Coordinator) -> None:
+def test_a_replay_whose_reply_was_lost_adds_one_report(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("only"))
     coordinator.read()
     dead = one_dead_letter(coordinator, "20130101T000000-ghost/only/1/n/c")
@@ -224,7 +224,7 @@ def test_a_replay_whose_reply_was_lost_is_one_report(coordinator: Coordinator) -
         ({"token": "j/only/1/n/c", "v": "one"}, "schema version"),
     ],
 )
-def test_what_cannot_be_read_is_not_replayed_and_says_why(
+def test_an_unreadable_dead_letter_is_not_replayed_and_says_why(
     coordinator: Coordinator, fields: dict[str, str], why: str
 ) -> None:
     dead = one_dead_letter(coordinator, **fields)
@@ -237,7 +237,7 @@ def test_what_cannot_be_read_is_not_replayed_and_says_why(
     assert coordinator.stream.read(10, 0.01) == []
 
 
-def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(coordinator: Coordinator) -> None:
+def test_a_dropped_report_is_removed_and_its_job_records_the_user(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("only"))
     dead = one_dead_letter(coordinator, "rubbish")
     bad = one_dead_letter(coordinator, f"{job}/only/1/n/c", kind="exploded")
@@ -260,7 +260,7 @@ def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(coordinator: Coor
 
 
 @pytest.mark.parametrize("name", ["abc", "1-", f"{2**70}-0", f"{'9' * 5000}-0"])
-def test_an_invalid_report_id_is_reported_and_stops_no_other(
+def test_an_invalid_report_id_is_reported_and_the_others_are_processed(
     coordinator: Coordinator, name: str
 ) -> None:
     for treat in (coordinator.client.dead_letters.replay, coordinator.client.dead_letters.drop):

@@ -30,7 +30,7 @@ from unstuck.tasks.warehouse.log import Warehouse
     "A Redis that was rolled back or refuses writes hangs no group and makes no job publish twice."
 )
 @pytest.mark.parametrize("base", ["noted at submit", "unknown"])
-def test_a_store_rolled_back_to_just_after_submit_does_not_publish_twice(
+def test_a_store_rolled_back_to_the_submit_does_not_publish_twice(
     coordinator: Coordinator, base: str
 ) -> None:
     """A rolled-back Redis cannot publish twice: the base is noted at submit, and never later."""
@@ -92,7 +92,7 @@ def set_clock_back(coordinator: Coordinator, job: str, seconds: float) -> None:
     coordinator.reconciler.cache.clear()
 
 
-def test_a_lost_offer_is_found_although_the_clock_was_set_back(
+def test_a_lost_offer_is_found_after_the_clock_was_set_back(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(dispatch_timeout=0.3, sweep_every=0.1, lease_ttl=0.6)
@@ -109,7 +109,7 @@ def test_a_lost_offer_is_found_although_the_clock_was_set_back(
     )
 
 
-def test_a_lost_offer_is_found_although_the_clock_was_set_back_before_anybody_had_swept(
+def test_a_lost_offer_is_found_after_the_clock_was_set_back_before_the_first_sweep(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Found by the simulator: the first tick of all has none to be behind of."""
@@ -127,7 +127,7 @@ def test_a_lost_offer_is_found_although_the_clock_was_set_back_before_anybody_ha
     )
 
 
-def test_a_job_submitted_in_an_outage_is_found_although_the_clock_was_set_back_by_less_than_the_outage(
+def test_a_job_submitted_in_an_outage_is_found_after_the_clock_was_set_back(
     coordinator: Coordinator,
 ) -> None:
     """Found by the simulator: the ticks do not tell, since the clock did not go back behind the
@@ -150,7 +150,7 @@ def test_a_job_submitted_in_an_outage_is_found_although_the_clock_was_set_back_b
     assert coordinator.events(job, "only") == ["QUEUED"]
 
 
-def test_a_dead_worker_is_found_although_the_clock_was_set_back(
+def test_a_dead_worker_is_found_after_the_clock_was_set_back(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Rule 7: a lease never reads as longer than TIME + ttl, so one term after the jump it has
@@ -178,7 +178,7 @@ def test_a_dead_worker_is_found_although_the_clock_was_set_back(
 @pytest.mark.claim(
     "A Redis that was rolled back or refuses writes hangs no group and makes no job publish twice."
 )
-def test_a_claim_that_the_store_forgot_under_a_commit_does_not_hang_its_group(
+def test_a_claim_lost_by_the_store_during_a_commit_does_not_hang_its_group(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Rolled back to before the claim, the store then takes the commit that had read it; the runner
@@ -206,7 +206,7 @@ def test_a_claim_that_the_store_forgot_under_a_commit_does_not_hang_its_group(
 @pytest.mark.claim(
     "If the clock of a host jumps, no job is delayed by the jump and no attempt is taken over."
 )
-def test_a_clock_that_jumps_ahead_takes_nobodys_work(
+def test_a_clock_that_jumps_ahead_expires_no_lease(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """By the new clock every lease lapsed an hour ago. Whoever lives renews within the grace."""
@@ -238,7 +238,7 @@ def test_a_clock_that_jumps_ahead_takes_nobodys_work(
 @pytest.mark.claim(
     "If the clock of a host jumps, no job is delayed by the jump and no attempt is taken over."
 )
-def test_a_lock_whose_holder_died_is_free_although_the_clock_was_set_back(
+def test_the_lock_of_a_dead_holder_expires_after_the_clock_was_set_back(
     coordinator: Coordinator,
 ) -> None:
     """A key's expiry is a time of Redis's clock: set back by an hour, a lock of 5 s would stand for
@@ -255,7 +255,7 @@ def test_a_lock_whose_holder_died_is_free_although_the_clock_was_set_back(
 @pytest.mark.claim(
     "If the clock of a host jumps, no job is delayed by the jump and no attempt is taken over."
 )
-def test_a_cancel_has_its_deadline_although_the_clock_was_set_back(
+def test_a_cancel_meets_its_deadline_after_the_clock_was_set_back(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Of a runner that renews and never lets go."""
@@ -281,7 +281,7 @@ def test_a_cancel_has_its_deadline_although_the_clock_was_set_back(
 
 
 @pytest.mark.claim("A warehouse that hangs under one job does not stop the other jobs.")
-def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(
+def test_a_warehouse_that_hangs_for_one_job_does_not_stop_others(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Publishing is not done on the report consumer's own thread."""
@@ -338,7 +338,7 @@ def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(
             thread.join()
 
 
-def test_a_report_that_is_no_utf8_is_made_a_dead_letter_and_the_consumer_lives(
+def test_a_report_with_invalid_utf8_becomes_a_dead_letter_and_the_consumer_continues(
     coordinator: Coordinator, redis_server: RedisServer
 ) -> None:
     """Cannot be read: a dead letter."""
@@ -371,7 +371,7 @@ def test_a_report_that_is_no_utf8_is_made_a_dead_letter_and_the_consumer_lives(
     )
 
 
-def test_a_coordinator_whose_warehouse_client_fails_halts_no_job(
+def test_a_coordinator_with_a_failing_warehouse_client_halts_no_job(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """An error that is no OSError (botocore's EndpointConnectionError and NoCredentialsError, an
@@ -398,7 +398,7 @@ def test_a_coordinator_whose_warehouse_client_fails_halts_no_job(
 @pytest.mark.claim(
     "A Redis that was rolled back or refuses writes hangs no group and makes no job publish twice."
 )
-def test_a_store_that_refuses_writes_for_a_while_is_waited_for(coordinator: Coordinator) -> None:
+def test_a_coordinator_waits_for_a_store_that_refuses_writes(coordinator: Coordinator) -> None:
     """NOREPLICAS, READONLY (a failover), MISCONF (a full disk) are trouble of the store; they kill
     the consumer.
     """
@@ -435,7 +435,7 @@ def test_a_store_that_refuses_writes_for_a_while_is_waited_for(coordinator: Coor
 
 
 @pytest.mark.parametrize("kept", ["expected", "expected_state", "summary"])
-def test_a_damaged_record_about_an_expected_job_stops_no_sweep(
+def test_a_damaged_record_of_an_expected_job_stops_no_sweep(
     coordinator: Coordinator, kept: str
 ) -> None:
     """Jobs that are due were decided after that look, and in no sweep then."""
@@ -449,7 +449,7 @@ def test_a_damaged_record_about_an_expected_job_stops_no_sweep(
     assert [offer.job for offer in coordinator.offers(job)] == [job]
 
 
-def test_a_group_cannot_ask_for_the_coordinators_own_queue(coordinator: Coordinator) -> None:
+def test_a_group_cannot_use_the_queue_of_the_coordinators(coordinator: Coordinator) -> None:
     """Its wake-ups would go to coordinators, which run no attempts: QUEUED for ever."""
 
     with pytest.raises(SpecError):
@@ -475,7 +475,7 @@ def test_a_job_of_a_newer_release_is_left_to_a_newer_coordinator(coordinator: Co
     assert record_facts(coordinator.redis, coordinator.keys).newer == (job,), "the doctor names it"
 
 
-def test_a_line_of_a_coordinator_names_its_job(coordinator: Coordinator) -> None:
+def test_a_log_line_of_a_coordinator_names_its_job(coordinator: Coordinator) -> None:
     jobs = [coordinator.submit(group("only")) for _ in range(2)]
     for job, schema in zip(jobs, ("2", "damaged"), strict=True):
         coordinator.redis.hset(coordinator.keys.of(job).job, "schema", schema)
@@ -500,7 +500,7 @@ def test_a_line_of_a_coordinator_names_its_job(coordinator: Coordinator) -> None
 
 
 @pytest.mark.parametrize(("schema", "counter"), [("2", "NEWER"), ("damaged", "HALTED")])
-def test_reports_of_an_ended_job_that_this_release_cannot_read_do_not_make_it_one_of_ours(
+def test_unreadable_reports_of_an_ended_job_do_not_bind_it_to_this_release(
     coordinator: Coordinator, schema: str, counter: str
 ) -> None:
     job = coordinator.submit(group("only"))
@@ -524,7 +524,7 @@ def test_reports_of_an_ended_job_that_this_release_cannot_read_do_not_make_it_on
 
 
 @pytest.mark.variant
-def test_a_dead_worker_is_noticed_although_every_sweep_is_slow(
+def test_a_dead_worker_is_found_although_every_sweep_is_slow(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """A sweep longer than three periods is no outage: it ticks as it goes, or each would begin a

@@ -24,7 +24,7 @@ QUEUE = "frozen"
 UNHURRIED = {"UNSTUCK_LEASE_TTL": "15s"}  # what counts here is the silence, not the lease
 
 
-def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_count_as_listening(
+def test_a_frozen_main_process_delays_no_work_and_does_not_count_as_listening(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     terms = {"lease_ttl": 15.0, "lease_renew": 0.3, "sweep_every": 0.1, "dispatch_timeout": 0.5}

@@ -91,7 +91,7 @@ def published(coordinator: Coordinator) -> list[str]:
 
 
 @pytest.mark.claim("A warehouse that hangs under one job does not stop the other jobs.")
-def test_jobs_whose_publishing_hangs_leave_their_room_to_others(
+def test_jobs_whose_publish_hangs_do_not_block_others(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(background=Background(2, term=TERM))
@@ -111,7 +111,7 @@ def test_jobs_whose_publishing_hangs_leave_their_room_to_others(
 
 
 @pytest.mark.claim("A warehouse that hangs under one job does not stop the other jobs.")
-def test_a_publish_that_hangs_for_good_is_tried_again_by_the_same_coordinator(
+def test_a_coordinator_retries_a_publish_that_hangs_forever(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(background=Background(2, term=TERM))
@@ -129,7 +129,7 @@ def test_a_publish_that_hangs_for_good_is_tried_again_by_the_same_coordinator(
     assert published(coordinator) == [job], "and to find its package in the log"
 
 
-def test_publishing_that_hangs_is_told_to_everybody_and_tried_again_when_it_was_said(
+def test_a_hanging_publish_is_reported_everywhere_and_retried_at_the_stated_time(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator, other = make_coordinator(background=Background(2)), make_coordinator()
@@ -162,7 +162,7 @@ def test_publishing_that_hangs_is_told_to_everybody_and_tried_again_when_it_was_
         assert published(coordinator) == [job], "beside the one that still hangs"
 
 
-def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_else(
+def test_a_slow_publish_runs_once_and_is_not_called_hanging(
     make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job of ten thousand files on an object store takes an hour to look at each of them."""
@@ -213,7 +213,7 @@ def _publishers() -> list[str]:
 
 
 @pytest.mark.variant
-def test_a_coordinator_in_which_too_many_publishers_hang_ends_itself(
+def test_a_coordinator_with_too_many_hanging_publishers_ends_itself(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """As one whose consumer died: see tests/chaos/test_coordinator_process.py."""
@@ -259,7 +259,7 @@ def canceled(coordinator: Coordinator) -> str:
     return job
 
 
-def test_a_submit_and_a_retry_into_a_warehouse_that_hangs_are_refused_in_time_and_nothing_is_stored(
+def test_submits_and_retries_into_a_hanging_warehouse_are_refused_in_time(
     coordinator: Coordinator,
 ) -> None:
     job = canceled(coordinator)
@@ -313,7 +313,7 @@ def _broken(place: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("trouble", [_hangs, _gone, _broken])
-def test_what_was_stored_before_is_not_called_not_stored_since_the_warehouse_is_in_trouble_now(
+def test_an_already_stored_job_is_not_reported_as_refused_when_the_warehouse_fails(
     coordinator: Coordinator, trouble: Callable[[Path], AbstractContextManager[None]]
 ) -> None:
     """Whoever believed that would submit under another key, and the work would be done twice."""
@@ -348,7 +348,7 @@ def _slow_to_list(monkeypatch: pytest.MonkeyPatch, until: Callable[[], object]) 
     monkeypatch.setattr(Files, "names", names)
 
 
-def test_a_log_that_takes_long_to_list_is_waited_for(
+def test_a_log_that_lists_slowly_is_waited_for(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, client = canceled(coordinator), impatient(coordinator)
@@ -357,7 +357,7 @@ def test_a_log_that_takes_long_to_list_is_waited_for(
     assert client.retry(job).new
 
 
-def test_a_listing_that_never_ends_is_given_up_after_a_time_of_its_own(
+def test_a_listing_that_never_ends_has_its_own_timeout(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thaw = threading.Event()
@@ -382,7 +382,7 @@ IMPATIENT = (
 
 
 @pytest.mark.variant
-def test_the_command_line_says_that_a_warehouse_hangs_and_ends(
+def test_the_command_line_reports_a_hanging_warehouse_and_exits(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     job, cli = canceled(coordinator), Cli(coordinator.settings.redis_url, tmp_path)
@@ -410,7 +410,7 @@ def test_the_command_line_says_that_a_warehouse_hangs_and_ends(
 
 
 @pytest.mark.variant
-def test_submits_by_message_that_hang_hold_up_no_other_command(
+def test_hanging_submit_messages_do_not_block_other_commands(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """They take every thread of the coordinator, for a while.

@@ -27,7 +27,7 @@ GROUP = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}
 WATCHED = 3.0  # seconds
 
 
-def test_a_worker_goes_on_when_its_pub_sub_connection_goes_dead_and_a_runner_has_inherited_it(
+def test_a_worker_survives_a_dead_pub_sub_connection_inherited_by_a_runner(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     proxy = Proxy(redis_server.port)

@@ -43,7 +43,7 @@ def bytes_of(coordinator: Coordinator, job: str) -> int:
 
 @pytest.mark.variant
 @given(VALUES)
-def test_whatever_is_packed_comes_back_as_it_was(value: Any) -> None:
+def test_packing_and_unpacking_returns_the_same_value(value: Any) -> None:
     packer = Packer()
     packed = packer.pack(value)
     stored, texts = json.loads(json.dumps(packed)), json.loads(json.dumps(packer.texts))
@@ -52,7 +52,7 @@ def test_whatever_is_packed_comes_back_as_it_was(value: Any) -> None:
 
 
 @pytest.mark.variant
-def test_a_text_that_many_groups_share_is_stored_once_and_every_runner_gets_it(
+def test_a_text_shared_by_many_groups_is_stored_once_and_reaches_every_runner(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     groups = "".join(
@@ -73,7 +73,7 @@ def test_a_text_that_many_groups_share_is_stored_once_and_every_runner_gets_it(
 
 
 @pytest.mark.variant
-def test_an_sql_file_that_many_steps_name_is_stored_once(
+def test_an_sql_file_shared_by_many_steps_is_stored_once(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     (tmp_path / "q.sql").write_text(SQL)
@@ -85,7 +85,7 @@ def test_an_sql_file_that_many_steps_name_is_stored_once(
     assert bytes_of(coordinator, job) < 2 * len(SQL)
 
 
-def test_a_text_that_looks_like_a_reference_is_the_users_own(coordinator: Coordinator) -> None:
+def test_user_text_that_looks_like_a_reference_is_kept(coordinator: Coordinator) -> None:
     secret = "s" * 2000
     packer = Packer()
     reference = packer.pack(secret)
@@ -105,7 +105,7 @@ def test_a_text_that_looks_like_a_reference_is_the_users_own(coordinator: Coordi
     assert coordinator.client.written(job)["groups"][0]["params"] == params
 
 
-def test_no_order_is_made_of_a_record_whose_text_is_gone(coordinator: Coordinator) -> None:
+def test_a_record_with_missing_text_is_not_sent_as_an_order(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a", params={"a": "s" * 2000}))
     coordinator.reconciler.reconcile(job, due=True)
     record = coordinator.keys.of(job).job
@@ -168,7 +168,7 @@ def big(n: int, size: int) -> str:
     ],
     ids=["texts", "fork values", "defaults"],
 )
-def test_a_job_that_is_too_large_is_refused_by_its_largest_part_and_nothing_is_stored(
+def test_an_oversized_job_is_refused_with_its_largest_part_named(
     coordinator: Coordinator, spec: dict[str, Any], message: str
 ) -> None:
     stored = set(coordinator.redis.keys())
@@ -179,7 +179,9 @@ def test_a_job_that_is_too_large_is_refused_by_its_largest_part_and_nothing_is_s
         compile_to_store(JobSpec.model_validate({"name": "x", **spec}))
 
 
-def test_alter_holds_the_bound_and_gives_runners_the_new_text(coordinator: Coordinator) -> None:
+def test_alter_enforces_the_size_limit_and_sends_runners_the_new_text(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("a", params={"a": "old" * 1000}), params={"b": 1})
     coordinator.client.pause(job)
     coordinator.reconciler.reconcile(job, due=True)
@@ -198,7 +200,7 @@ def test_alter_holds_the_bound_and_gives_runners_the_new_text(coordinator: Coord
     assert order.params["a"] == "new" * 1000
 
 
-def test_a_retry_of_a_job_with_shared_texts_is_the_same_work(coordinator: Coordinator) -> None:
+def test_a_retry_of_a_job_with_shared_texts_reuses_its_work(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a", params={"a": "x" * 5000}))
     coordinator.client.cancel(job)
     act(coordinator, job)
@@ -229,7 +231,7 @@ def fed(coordinator: Coordinator, job: str, values: dict[str, list[Any]]) -> Non
         coordinator.reconciler.reconcile(job, due=True)
 
 
-def test_a_dynamic_fork_whose_values_the_store_could_not_hold_fails_with_a_reason(
+def test_a_dynamic_fork_with_oversized_values_fails_with_a_reason(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(*feeding("v", "w"))
@@ -244,7 +246,7 @@ def test_a_dynamic_fork_whose_values_the_store_could_not_hold_fails_with_a_reaso
     assert coordinator.redis.hkeys(coordinator.keys.of(job).forks) == ["f0"]
 
 
-def test_dynamic_forks_with_too_many_members_in_all_fail_with_a_reason(
+def test_dynamic_forks_with_too_many_members_in_total_fail_with_a_reason(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(*feeding(*["v"] * 12), on_failure="finish_others", max_parallel=1)

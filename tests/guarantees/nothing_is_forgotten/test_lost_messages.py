@@ -22,7 +22,7 @@ from unstuck.tasks.transport.redis_client import connect
     "If Redis loses an offer or a report, the group still runs once and its outcome counts."
 )
 @pytest.mark.parametrize("lost", ["the entry", "the ready set", "every ready set and its index"])
-def test_an_offer_that_the_ready_set_lost_is_put_back_and_the_group_runs_once(
+def test_an_offer_lost_from_the_ready_set_is_restored_and_runs_once(
     make_coordinator: Callable[..., Coordinator], lost: str
 ) -> None:
     coordinator = make_coordinator(dispatch_timeout=0.3)
@@ -55,7 +55,7 @@ def test_an_offer_that_the_ready_set_lost_is_put_back_and_the_group_runs_once(
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"]
 
 
-def test_an_offer_that_was_only_not_taken_yet_keeps_its_turn(
+def test_a_late_but_present_offer_keeps_its_turn(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """It is made again after the dispatch timeout, since nobody knows that it stands; that must not
@@ -84,7 +84,7 @@ def test_an_offer_that_was_only_not_taken_yet_keeps_its_turn(
     assert coordinator.redis.zrange(ready, 0, -1, withscores=True) == before
 
 
-def test_a_lost_wake_up_is_rung_again_by_the_next_sweep(coordinator: Coordinator) -> None:
+def test_the_next_sweep_repeats_a_lost_wake_up(coordinator: Coordinator) -> None:
     """The worker that had received it was killed: the offer stands, and nobody comes for it."""
     coordinator.submit(group("only"))
     coordinator.read()
@@ -100,7 +100,7 @@ def test_a_lost_wake_up_is_rung_again_by_the_next_sweep(coordinator: Coordinator
     assert not coordinator.wake_ups, "nothing stands ready"
 
 
-def test_a_wake_up_that_could_not_be_sent_is_sent_by_the_next_sweep_and_harms_no_decision(
+def test_the_next_sweep_sends_a_wake_up_that_failed(
     coordinator: Coordinator,
 ) -> None:
     def refuse(wake_ups: object) -> None:
@@ -121,7 +121,7 @@ def test_a_wake_up_that_could_not_be_sent_is_sent_by_the_next_sweep_and_harms_no
 @pytest.mark.claim(
     "If Redis loses an offer or a report, the group still runs once and its outcome counts."
 )
-def test_a_report_deleted_from_the_stream_is_found_on_the_record_by_the_sweep(
+def test_the_sweep_recovers_a_report_deleted_from_the_stream(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("first"), group("second", "first"))
@@ -136,7 +136,7 @@ def test_a_report_deleted_from_the_stream_is_found_on_the_record_by_the_sweep(
     assert coordinator.events(job, "first") == ["QUEUED", "RUNNING", "SUCCEEDED"]
 
 
-def test_the_last_branch_of_a_join_that_meets_a_busy_lock_starts_the_successor_when_the_lock_is_free(
+def test_the_last_branch_of_a_join_starts_its_successor_after_a_busy_lock(
     make_coordinator: Callable[..., Coordinator], redis_server: RedisServer
 ) -> None:
     """The Conductor case: beat is off, and no sweep may help."""
@@ -178,7 +178,7 @@ def test_the_last_branch_of_a_join_that_meets_a_busy_lock_starts_the_successor_w
     assert in_time, f"queued not by the lock, but by a sweep or an idle report: {limit}"
 
 
-def test_when_the_locks_holder_dies_the_job_goes_on_at_the_end_of_its_term(
+def test_a_job_continues_when_the_lock_of_a_dead_holder_expires(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(lock_ttl=0.5)
@@ -195,7 +195,7 @@ def test_when_the_locks_holder_dies_the_job_goes_on_at_the_end_of_its_term(
     assert coordinator.events(job, "only") == ["QUEUED"]
 
 
-def test_when_the_locks_holder_dies_a_job_that_was_due_much_later_goes_on_at_the_end_of_its_term_too(
+def test_a_job_due_much_later_continues_when_the_lock_of_a_dead_holder_expires(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """What began the pass (what came of publishing, a late report) may have moved no due: the pass
@@ -216,7 +216,7 @@ def test_when_the_locks_holder_dies_a_job_that_was_due_much_later_goes_on_at_the
     assert coordinator.events(job, "only") == ["QUEUED"]
 
 
-def test_a_busy_lock_is_decided_once_more_by_its_holder(coordinator: Coordinator) -> None:
+def test_the_holder_of_a_contended_lock_runs_one_more_pass(coordinator: Coordinator) -> None:
     """Rule 5: whoever meets the lock busy leaves a flag, and the holder answers it before it lets
     go.
     """
@@ -231,7 +231,7 @@ def test_a_busy_lock_is_decided_once_more_by_its_holder(coordinator: Coordinator
     assert begun.answer == "LOCKED"
 
 
-def test_without_any_beat_the_consumer_sweeps_by_itself(
+def test_the_consumer_sweeps_without_celery_beat(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """No beat at all makes no difference in the outcome."""
@@ -255,7 +255,7 @@ def test_without_any_beat_the_consumer_sweeps_by_itself(
         consumer.join()
 
 
-def test_two_sweeps_at_once_decide_every_job_once(
+def test_two_simultaneous_sweeps_decide_every_job_once(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Two beats make no difference in the outcome."""
@@ -278,7 +278,7 @@ def test_two_sweeps_at_once_decide_every_job_once(
 @pytest.mark.claim(
     "A report that nobody can apply becomes a dead letter, and blocks no report behind it."
 )
-def test_a_report_of_an_unknown_job_is_made_a_dead_letter_and_those_behind_it_are_applied(
+def test_a_report_of_an_unknown_job_becomes_a_dead_letter_and_later_reports_are_applied(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("only"))
@@ -303,7 +303,7 @@ def test_a_report_of_an_unknown_job_is_made_a_dead_letter_and_those_behind_it_ar
     assert len(coordinator.client.dead_letters.newest()) == 1
 
 
-def test_finish_for_a_job_the_store_does_not_hold_is_reported_all_the_same(
+def test_finish_reports_the_outcome_of_a_job_missing_from_the_store(
     coordinator: Coordinator,
 ) -> None:
     """The SeaTunnel case: "not found" is no success. The worker is told, and people can see it."""
@@ -324,7 +324,7 @@ def test_finish_for_a_job_the_store_does_not_hold_is_reported_all_the_same(
 @pytest.mark.claim(
     "A report that nobody can apply becomes a dead letter, and blocks no report behind it."
 )
-def test_reports_that_cannot_be_read_are_made_dead_letters(
+def test_unreadable_reports_become_dead_letters(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("only"))
@@ -354,7 +354,7 @@ def test_reports_that_cannot_be_read_are_made_dead_letters(
     assert coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"] == 0
 
 
-def test_a_report_of_a_version_that_no_release_has_is_made_a_dead_letter(
+def test_a_report_of_an_unknown_version_becomes_a_dead_letter(
     coordinator: Coordinator,
 ) -> None:
     strange = (
@@ -389,7 +389,7 @@ def test_a_report_of_a_version_that_no_release_has_is_made_a_dead_letter(
 @pytest.mark.claim(
     "A report that nobody can apply becomes a dead letter, and blocks no report behind it."
 )
-def test_a_report_of_a_newer_release_is_a_dead_letter_that_an_upgrade_brings_back(
+def test_a_dead_letter_of_a_newer_release_is_replayed_after_an_upgrade(
     make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The outcome stands on the record all the same, so the job goes on without the report."""
@@ -422,7 +422,7 @@ def test_a_report_of_a_newer_release_is_a_dead_letter_that_an_upgrade_brings_bac
     assert newer.status(job) is Status.FINISHED
 
 
-def test_a_coordinator_that_has_never_seen_the_job_applies_its_final_report(
+def test_a_coordinator_new_to_a_job_applies_its_final_report(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """There is no reload window, since no coordinator holds the state."""
@@ -444,7 +444,7 @@ def test_a_coordinator_that_has_never_seen_the_job_applies_its_final_report(
 @pytest.mark.claim(
     "If a coordinator dies at any point, another one continues its jobs and applies nothing twice."
 )
-def test_reports_that_a_dead_coordinator_had_read_are_applied_by_another(
+def test_another_coordinator_applies_reports_read_by_a_dead_one(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Read, not applied, dead."""
@@ -463,7 +463,7 @@ def test_reports_that_a_dead_coordinator_had_read_are_applied_by_another(
     assert other.status(job) is Status.FINISHED
 
 
-def test_the_stream_is_trimmed_by_the_oldest_pending_report_never_by_length(
+def test_the_stream_is_trimmed_to_the_oldest_pending_report_never_by_length(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("a"), group("b"))
@@ -485,7 +485,7 @@ def test_the_stream_is_trimmed_by_the_oldest_pending_report_never_by_length(
     assert coordinator.redis.xlen(coordinator.keys.reports) <= 1
 
 
-def test_a_wake_up_between_load_and_commit_is_never_swallowed(coordinator: Coordinator) -> None:
+def test_a_wake_up_between_load_and_commit_is_never_lost(coordinator: Coordinator) -> None:
     """Rule 5: due moves later only if it still is what this pass has set."""
     job = coordinator.submit(group("a"), group("b"))
     coordinator.read()
@@ -517,7 +517,7 @@ def test_a_wake_up_between_load_and_commit_is_never_swallowed(coordinator: Coord
     assert coordinator.status(job) is Status.FINISHED
 
 
-def test_a_store_that_comes_back_empty_gets_its_consumer_group_again(
+def test_an_emptied_store_gets_its_consumer_group_again(
     coordinator: Coordinator, client: redis.Redis
 ) -> None:
     consumer = threading.Thread(target=coordinator.consumer.run)

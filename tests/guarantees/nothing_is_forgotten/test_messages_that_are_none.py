@@ -258,7 +258,7 @@ def test_invalid_json_is_dropped_and_logged_once(program: Program, raw: bytes) -
 
 
 @pytest.mark.variant
-def test_an_envelope_or_a_body_with_any_odd_value_ends_nobody_and_stays_nowhere(
+def test_malformed_envelopes_and_bodies_end_no_process_and_are_removed(
     program: Program, redis_server: RedisServer
 ) -> None:
     before = len(program.text())

@@ -247,7 +247,7 @@ def runner_deaths(place: Place) -> dict[str, Case]:
     "If a worker is killed at any point, its job still ends, and finished work is not repeated."
 )
 @pytest.mark.parametrize("name", RUNNER_DEATHS)
-def test_a_runner_killed_at_any_point_costs_no_work_that_was_done(
+def test_a_runner_killed_at_any_point_loses_no_finished_work(
     place: Place, runner_deaths: dict[str, Case], name: str
 ) -> None:
     _, ran, epoch = RUNNER_DEATHS[name]
@@ -375,7 +375,7 @@ def _look_until(stop: threading.Event, cases: list[Case]) -> None:
     "If a coordinator dies at any point, another one continues its jobs and applies nothing twice."
 )
 @pytest.mark.parametrize("point", OF_A_COORDINATOR)
-def test_a_coordinator_killed_at_any_point_is_followed_and_readers_see_all_of_the_old_or_all_of_the_new(
+def test_readers_see_all_old_or_all_new_data_when_a_coordinator_is_killed(
     place: Place, coordinator_deaths: dict[Point, Case], point: Point
 ) -> None:
     case = coordinator_deaths[point]
@@ -405,7 +405,7 @@ PUBLISHER_FREEZES = {
 )
 @pytest.mark.variant
 @pytest.mark.parametrize("point", PUBLISHER_FREEZES)
-def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_says_also_after_the_thaw(
+def test_a_force_ended_job_with_a_frozen_publisher_keeps_its_log_entry_after_the_thaw(
     place: Place, point: Point
 ) -> None:
     case = place.case(f"publisher-{point}", {point: Effect.FREEZE}, before=True)
@@ -439,7 +439,7 @@ def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_say
 
 
 @pytest.mark.variant
-def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_applied_once(
+def test_500_reports_read_by_a_killed_coordinator_are_each_applied_once(
     place: Place,
 ) -> None:
     members = 250
@@ -505,7 +505,7 @@ def main_deaths(place: Place) -> dict[Point, Case]:
 )
 @pytest.mark.variant
 @pytest.mark.parametrize("point", MAIN_DEATHS)
-def test_a_workers_main_process_killed_at_any_point_costs_no_work_that_was_done(
+def test_a_main_process_killed_at_any_point_loses_no_finished_work(
     place: Place, main_deaths: dict[Point, Case], point: Point
 ) -> None:
     case, epoch = main_deaths[point], MAIN_DEATHS[point]

@@ -51,7 +51,7 @@ def fails(coordinator: Coordinator, job: str) -> None:
     assert coordinator.status(job) is Status.FAILED
 
 
-def test_a_job_whose_end_was_forgotten_stays_due_for_a_pass_that_had_read_it(
+def test_a_job_whose_end_was_rolled_back_stays_due(
     coordinator: Coordinator,
 ) -> None:
     """A coordinator read that it had ended, stood still while the store went back, and settles the
@@ -73,7 +73,7 @@ def test_a_job_whose_end_was_forgotten_stays_due_for_a_pass_that_had_read_it(
     assert coordinator.redis.zscore(coordinator.keys.due, job) is None
 
 
-def test_a_job_that_goes_on_again_is_not_retried_by_who_had_seen_it_ended(
+def test_a_job_that_resumed_after_a_rollback_is_not_retried_by_an_outdated_observer(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own attempt and that of the retry would do the same work."""
@@ -91,7 +91,7 @@ def test_a_job_that_goes_on_again_is_not_retried_by_who_had_seen_it_ended(
     assert coordinator.client.retry(job).new, "the key of the one that was refused is free"
 
 
-def test_a_rerun_takes_over_nothing_of_one_that_the_store_has_forgotten(
+def test_a_rerun_reuses_nothing_of_a_rerun_lost_in_a_rollback(
     coordinator: Coordinator,
 ) -> None:
     """It was asked for, made its output, was forgotten with it, and is asked for again: what it
@@ -124,7 +124,7 @@ def test_a_rerun_takes_over_nothing_of_one_that_the_store_has_forgotten(
     assert made_again() != before, "a marker of before would be taken over"
 
 
-def test_a_command_makes_a_job_due_no_later_than_it_was(coordinator: Coordinator) -> None:
+def test_a_command_never_postpones_the_due_time_of_a_job(coordinator: Coordinator) -> None:
     """The most overdue are looked at first."""
     job = running(coordinator)
     coordinator.redis.zadd(coordinator.keys.due, {job: 1.0})
@@ -146,7 +146,7 @@ def order_texts(coordinator: Coordinator, job: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("lost", [("plans",), ("inputs",), ("plans", "inputs")], ids="+".join)
-def test_plans_and_inputs_that_are_gone_are_made_again_and_the_event_log_says_so(
+def test_lost_plans_and_inputs_are_recreated_and_the_event_log_says_so(
     make_coordinator: Callable[..., Coordinator], lost: tuple[str, ...]
 ) -> None:
     """Every take drops an offer whose plan or inputs are gone, so nobody else would ever notice."""
@@ -174,7 +174,7 @@ def test_plans_and_inputs_that_are_gone_are_made_again_and_the_event_log_says_so
     assert coordinator.drive(job) is Status.FINISHED
 
 
-def test_values_of_a_fork_that_are_gone_halt_the_job_and_why_says_so(
+def test_lost_fork_values_halt_the_job_and_why_says_so(
     coordinator: Coordinator,
 ) -> None:
     """Nothing in the store says what they were, and without them the fork would never be done."""
@@ -201,9 +201,7 @@ def test_values_of_a_fork_that_are_gone_halt_the_job_and_why_says_so(
 
 
 @pytest.mark.parametrize("lost", ["due", "jobs", "summary", "ended", "retries", "status"])
-def test_an_index_that_is_gone_is_made_again_by_the_sweep(
-    coordinator: Coordinator, lost: str
-) -> None:
+def test_the_sweep_rebuilds_a_lost_index(coordinator: Coordinator, lost: str) -> None:
     """No report comes of a job that waits, so a job that is not due any more would wait for
     ever.
     """
@@ -250,7 +248,7 @@ def test_an_index_that_is_gone_is_made_again_by_the_sweep(
     assert coordinator.drive(again) is Status.FINISHED
 
 
-def test_an_index_of_many_keys_is_made_again_in_pieces_of_bounded_size(
+def test_a_large_index_is_rebuilt_in_bounded_pieces(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = {coordinator.submit(group("a")) for _ in range(40)}
@@ -285,7 +283,7 @@ def appending(coordinator: Coordinator) -> str:
     return job
 
 
-def test_a_job_that_runs_again_after_a_rollback_does_not_publish_beside_its_retry(
+def test_a_job_that_reruns_after_a_rollback_does_not_publish_beside_its_retry(
     coordinator: Coordinator,
 ) -> None:
     first = appending(coordinator)
@@ -301,7 +299,7 @@ def test_a_job_that_runs_again_after_a_rollback_does_not_publish_beside_its_retr
     assert Warehouse(coordinator.settings.warehouse).head() == 1
 
 
-def test_a_retry_that_was_forgotten_in_a_rollback_is_not_made_again_unless_a_person_says_so(
+def test_a_retry_lost_in_a_rollback_is_repeated_only_by_a_user(
     coordinator: Coordinator,
 ) -> None:
     first = appending(coordinator)

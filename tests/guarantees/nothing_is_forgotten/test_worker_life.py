@@ -32,7 +32,7 @@ def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 
 @pytest.mark.variant
-def test_an_answer_about_the_last_attempt_never_ends_the_next_one(
+def test_a_reply_about_the_last_attempt_never_ends_the_next_one(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:
     """A renewal that crosses the finish is answered STALE, and is heard when the runner holds
@@ -56,7 +56,7 @@ def test_an_answer_about_the_last_attempt_never_ends_the_next_one(
 
 
 @pytest.mark.variant
-def test_an_outcome_waits_for_a_store_that_is_away_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_an_outcome_waits_for_an_unreachable_store_and_is_not_lost(tmp_path: Path) -> None:
     server = RedisServer(tmp_path)
     server.start()
     try:
@@ -88,7 +88,7 @@ def test_an_outcome_waits_for_a_store_that_is_away_and_nothing_is_lost(tmp_path:
 
 
 @pytest.mark.variant
-def test_a_worker_told_to_stop_at_once_hands_its_attempt_back(
+def test_a_worker_that_stops_immediately_hands_its_attempt_back(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, queues="fourth") as fourth:
@@ -104,7 +104,7 @@ def test_a_worker_told_to_stop_at_once_hands_its_attempt_back(
         assert fleet.outcome(store, offer, 10).kind is OutcomeKind.RELEASED
 
 
-def test_a_worker_that_dies_takes_its_runner_along_and_the_attempt_is_reported_lost(
+def test_a_dying_worker_ends_its_runner_and_the_attempt_is_reported_lost(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, queues="other") as other:
@@ -129,7 +129,7 @@ def test_a_worker_that_dies_takes_its_runner_along_and_the_attempt_is_reported_l
         )
 
 
-def test_a_worker_stopped_gently_leaves_no_process_and_no_line_in_the_fleet_list(
+def test_a_cleanly_stopped_worker_leaves_no_process_and_no_fleet_entry(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, queues="third") as third:
@@ -147,7 +147,7 @@ def test_a_worker_stopped_gently_leaves_no_process_and_no_line_in_the_fleet_list
         assert not [one for one in fleet.listed(store) if one.pid == runner.pid]
 
 
-def test_a_runner_does_not_look_through_what_its_worker_made_so_both_share_its_memory(
+def test_a_runner_does_not_scan_objects_of_its_worker_to_keep_memory_shared(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, queues="shared"):
@@ -158,7 +158,7 @@ def test_a_runner_does_not_look_through_what_its_worker_made_so_both_share_its_m
         ).results == {"looks_through": False}
 
 
-def test_a_pool_without_processes_is_refused_with_the_reason(
+def test_a_pool_without_processes_is_refused_with_a_reason(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     with (
@@ -170,7 +170,7 @@ def test_a_pool_without_processes_is_refused_with_the_reason(
 
 @pytest.mark.variant
 @pytest.mark.parametrize("app", ["unstuck.tasks", "unstuck.coordinator"])
-def test_a_process_started_as_the_docs_say_does_not_talk_to_its_neighbours(
+def test_documented_worker_commands_disable_gossip_and_mingle(
     app: str, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """A reply that is lost within Celery's mingle, on a reconnect, ends a worker and hands its

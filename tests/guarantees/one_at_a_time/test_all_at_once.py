@@ -19,7 +19,7 @@ WANTED: dict[str | None, Status] = {
 
 
 @pytest.mark.parametrize("given", [None, "resume", "pause", "cancel"], ids=str)
-def test_ten_sweeps_two_coordinators_and_a_command_hit_a_retrying_job_and_make_one_attempt(
+def test_concurrent_sweeps_and_a_command_start_only_one_attempt(
     make_coordinator: Callable[..., Coordinator], given: str | None
 ) -> None:
     coordinators = [make_coordinator() for _ in range(2)]
@@ -76,7 +76,7 @@ def test_ten_sweeps_two_coordinators_and_a_command_hit_a_retrying_job_and_make_o
     assert record.failures == 1, "one failure is charged once"
 
 
-def test_a_lost_worker_never_hides_the_users_own_traceback(coordinator: Coordinator) -> None:
+def test_a_lost_worker_never_hides_the_traceback_of_the_user(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a", retry={"max": 3, "backoff": 0}, worker_losses=2))
     coordinator.read()
     own = Failure(

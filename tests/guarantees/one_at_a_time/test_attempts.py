@@ -40,7 +40,7 @@ def queued(coordinator: Coordinator, **more: object) -> tuple[str, object]:
 
 @pytest.mark.claim("If many runners race for one offer, exactly one of them claims it.")
 @pytest.mark.parametrize("stands", ["once", "on eight queues"])
-def test_one_offer_that_many_runners_take_at_once_is_claimed_once(
+def test_an_offer_taken_by_many_runners_is_claimed_once(
     coordinator: Coordinator, redis_server: RedisServer, stands: str
 ) -> None:
     _, offer = queued(coordinator)
@@ -73,7 +73,7 @@ def test_one_offer_that_many_runners_take_at_once_is_claimed_once(
 
 
 @pytest.mark.claim("A lost reply from Redis changes no result.")
-def test_a_take_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_nobody(
+def test_a_take_whose_reply_was_lost_is_returned_to_the_same_runner(
     coordinator: Coordinator, lossy: redis.Redis
 ) -> None:
     job = coordinator.submit(group("only"), group("other"))
@@ -101,7 +101,7 @@ def test_a_take_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_n
     assert coordinator.events(job, "other") == ["QUEUED"]
 
 
-def test_a_take_that_waited_and_whose_reply_was_lost_is_held_by_the_same_runner(
+def test_a_waiting_take_whose_reply_was_lost_is_returned_to_the_same_runner(
     coordinator: Coordinator, lossy: redis.Redis
 ) -> None:
     """The wait and the take are sent at once, and so are they again."""
@@ -118,7 +118,7 @@ def test_a_take_that_waited_and_whose_reply_was_lost_is_held_by_the_same_runner(
     assert coordinator.sent == [other], "the repeat took no second offer"
 
 
-def test_a_runner_that_is_killed_while_it_waits_takes_nothing(
+def test_a_runner_killed_while_waiting_takes_nothing(
     coordinator: Coordinator, redis_server: RedisServer
 ) -> None:
     """Its take is in the hands of Redis already, which must forget it with the connection."""
@@ -148,7 +148,7 @@ def test_a_runner_that_is_killed_while_it_waits_takes_nothing(
 
 
 @pytest.mark.claim("A lost reply from Redis changes no result.")
-def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_wake_ups_are_sent(
+def test_a_commit_whose_reply_was_lost_is_applied_once_and_sends_its_wake_ups(
     make_coordinator: Callable[..., Coordinator], lossy: redis.Redis
 ) -> None:
     coordinator = make_coordinator(client=lossy)
@@ -174,7 +174,7 @@ def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_wake_ups_are_sent
     assert coordinator.events(job) == ["SUBMITTED", "QUEUED", "RUNNING", "SUCCEEDED", "QUEUED"]
 
 
-def test_a_submit_whose_reply_was_lost_makes_one_job(
+def test_a_submit_whose_reply_was_lost_creates_one_job(
     make_coordinator: Callable[..., Coordinator],
     lossy: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
@@ -200,7 +200,7 @@ def test_a_finish_whose_reply_was_lost_counts_once(
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"]
 
 
-def test_a_finish_and_take_whose_reply_was_lost_ends_one_attempt_and_takes_one(
+def test_a_finish_and_take_whose_reply_was_lost_applies_once(
     coordinator: Coordinator, lossy: redis.Redis
 ) -> None:
     job = coordinator.submit(*(group(name) for name in "abcd"))
@@ -229,7 +229,7 @@ def test_a_finish_and_take_whose_reply_was_lost_ends_one_attempt_and_takes_one(
         assert coordinator.events(job, name) == ["QUEUED", *wanted]
 
 
-def test_a_runner_that_dies_before_it_hears_what_it_took_with_an_outcome_costs_that_a_lease_and_the_outcome_nothing(
+def test_a_runner_that_dies_after_a_combined_finish_and_take_keeps_the_outcome(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("a"), group("b"))
@@ -257,7 +257,7 @@ def test_a_runner_that_dies_before_it_hears_what_it_took_with_an_outcome_costs_t
     ]
 
 
-def test_a_watchdogs_last_word_whose_reply_was_lost_is_one_word(coordinator: Coordinator) -> None:
+def test_a_final_watchdog_report_whose_reply_was_lost_counts_once(coordinator: Coordinator) -> None:
     """The watchdog says it again until it is answered, with the same event: the first time was
     heard already.
     """
@@ -286,7 +286,7 @@ def lapse(coordinator: Coordinator, job: str, group_id: str = "only") -> None:
     coordinator.redis.hset(coordinator.keys.alive, "grace_until", "0")
 
 
-def test_a_lapsed_lease_is_taken_over_with_a_new_epoch(coordinator: Coordinator) -> None:
+def test_an_expired_lease_is_taken_over_with_a_new_epoch(coordinator: Coordinator) -> None:
     job, offer = queued(coordinator)
     coordinator.claim(offer)  # type: ignore[arg-type]
     coordinator.read()
@@ -302,7 +302,7 @@ def test_a_lapsed_lease_is_taken_over_with_a_new_epoch(coordinator: Coordinator)
     assert (record.losses, record.failures) == (1, 0), "a lost worker never eats a user's retry"
 
 
-def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(
+def test_a_finish_between_load_and_commit_prevents_the_takeover(
     coordinator: Coordinator,
 ) -> None:
     """What was concluded from absence is checked again inside the commit."""
@@ -330,7 +330,7 @@ def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(
     assert not coordinator.sent
 
 
-def test_a_renewal_between_load_and_commit_refuses_the_takeover(coordinator: Coordinator) -> None:
+def test_a_renewal_between_load_and_commit_prevents_the_takeover(coordinator: Coordinator) -> None:
     job, offer = queued(coordinator)
     coordinator.claim(offer)  # type: ignore[arg-type]
     coordinator.read()
@@ -351,7 +351,7 @@ def test_a_renewal_between_load_and_commit_refuses_the_takeover(coordinator: Coo
     [("at", -4.0), ("at", 60.0), ("grace_until", 60.0)],
     ids=["the sweep has died", "the clock was set back", "a grace has begun"],
 )
-def test_a_commit_takes_nothing_over_when_the_sweep_is_not_known_to_be_alive(
+def test_a_commit_takes_over_no_lease_while_the_sweep_may_be_dead(
     coordinator: Coordinator, field: str, seconds: float
 ) -> None:
     """Rule 2: a pass that saw the sweep alive, and stood still before its commit, must not use what
@@ -379,7 +379,7 @@ def test_a_commit_takes_nothing_over_when_the_sweep_is_not_known_to_be_alive(
     assert coordinator.lease.renew(offer.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
 
 
-def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(
+def test_no_lease_expires_right_after_an_outage_of_the_sweep(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Rule 7: a gap in the ticks gives every lease one more term, in the script that stamps the
@@ -425,7 +425,7 @@ def test_the_first_sweep_is_not_logged_as_an_outage(
     assert "no sweep had run for" in caplog.text
 
 
-def test_a_clock_that_was_set_back_begins_a_grace(coordinator: Coordinator) -> None:
+def test_a_clock_that_was_set_back_starts_a_grace_period(coordinator: Coordinator) -> None:
     coordinator.store.tick(1, 15)
     coordinator.redis.hset(coordinator.keys.alive, "at", "99999999999")
     now, gap = coordinator.store.tick(1, 15)
@@ -438,7 +438,7 @@ def test_a_clock_that_was_set_back_begins_a_grace(coordinator: Coordinator) -> N
 @pytest.mark.parametrize(
     ("began", "ended", "left"), [(20, -5, 15), (40, 1, 5), (55, 10, -10), (80, 20, 15)]
 )
-def test_outages_in_a_row_have_one_grace_of_three_terms_at_most(
+def test_consecutive_outages_share_a_grace_period_of_at_most_three_leases(
     coordinator: Coordinator, began: float, ended: float, left: float
 ) -> None:
     """An outage ends now. The last grace began and ended so many seconds ago; ``left`` seconds of
@@ -452,7 +452,7 @@ def test_outages_in_a_row_have_one_grace_of_three_terms_at_most(
     assert before + left - 0.01 <= grace <= after + left + 0.01
 
 
-def test_a_renewal_that_finds_its_attempt_unclaimed_after_a_rollback_claims_again(
+def test_a_renewal_claims_its_attempt_again_after_a_rollback(
     coordinator: Coordinator,
 ) -> None:
     """Protocol rule 3: the store was rolled back to before the claim."""
@@ -471,7 +471,7 @@ def test_a_renewal_that_finds_its_attempt_unclaimed_after_a_rollback_claims_agai
     assert coordinator.lease.renew(offer.held_by("runner2"), "host") == "STALE"  # type: ignore[attr-defined]
 
 
-def test_reports_of_an_older_epoch_change_nothing_and_are_counted(coordinator: Coordinator) -> None:
+def test_reports_of_an_older_epoch_are_counted_and_change_nothing(coordinator: Coordinator) -> None:
     job, offer = queued(coordinator, retry={"max": 3, "backoff": 0})
     coordinator.work(offer, failed())  # type: ignore[arg-type]
     coordinator.read()
@@ -498,7 +498,9 @@ def test_reports_of_an_older_epoch_change_nothing_and_are_counted(coordinator: C
 
 
 @pytest.mark.claim("Jobs end correctly even without the job lock: the commits decide.")
-def test_everything_is_right_without_the_lock(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_everything_stays_correct_without_the_lock(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """Rule 8: the lock saves work and proves nothing.
 
     Deleted all the time, commits still decide who wins.
@@ -547,7 +549,7 @@ def test_everything_is_right_without_the_lock(make_coordinator: Callable[..., Co
     assert len(events) == 1 + 42 * 3 + 1
 
 
-def test_two_commits_race_and_the_loser_writes_nothing(
+def test_the_loser_of_two_racing_commits_writes_nothing(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Protocol rule 1."""
@@ -573,7 +575,7 @@ def test_two_commits_race_and_the_loser_writes_nothing(
 
 
 @pytest.mark.claim("A terminal status appears only once all results are stored, and never changes.")
-def test_a_terminal_job_never_changes_whatever_arrives(coordinator: Coordinator) -> None:
+def test_a_terminal_job_never_changes(coordinator: Coordinator) -> None:
     job, offer = queued(coordinator)
     coordinator.work(offer)  # type: ignore[arg-type]
     coordinator.read()
@@ -613,7 +615,7 @@ def test_a_terminal_job_never_changes_whatever_arrives(coordinator: Coordinator)
     assert coordinator.client.counters()["TERMINAL"] == 5
 
 
-def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reason(
+def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_its_reason(
     coordinator: Coordinator,
 ) -> None:
     """Rule 9: instead of failing for ever, and without stopping the other jobs."""
@@ -641,7 +643,7 @@ def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reaso
     assert coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"] == 0
 
 
-def test_an_offer_is_passed_over_while_the_user_wants_something_else_than_running(
+def test_take_skips_offers_of_jobs_that_the_user_is_pausing_or_ending(
     coordinator: Coordinator,
 ) -> None:
     """Rule 4."""
@@ -652,7 +654,7 @@ def test_an_offer_is_passed_over_while_the_user_wants_something_else_than_runnin
     assert coordinator.claim(offer, "runner2").answer == "CLAIMED"  # type: ignore[arg-type]
 
 
-def test_an_offer_of_a_halted_job_stands_again_after_the_resume_and_not_before(
+def test_an_offer_of_a_halted_job_returns_only_after_the_resume(
     coordinator: Coordinator,
 ) -> None:
     """Rule 4: a job that could not be decided is HALTED, so nothing of it starts."""
@@ -673,7 +675,7 @@ def test_an_offer_of_a_halted_job_stands_again_after_the_resume_and_not_before(
 
 
 @pytest.mark.claim("Every attempt of a group reads the inputs that the first attempt read.")
-def test_frozen_inputs_are_what_every_later_attempt_reads(coordinator: Coordinator) -> None:
+def test_every_later_attempt_reads_the_frozen_inputs(coordinator: Coordinator) -> None:
     """Rule 12."""
     job = coordinator.submit(
         group("first"), group("second", "first", retry={"max": 3, "backoff": 0})

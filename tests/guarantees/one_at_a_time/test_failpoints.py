@@ -106,7 +106,7 @@ def route(make_coordinator: MakeCoordinator, length: int = 2) -> list[Point]:
 @pytest.mark.claim(
     "If a coordinator dies at any point, another one continues its jobs and applies nothing twice."
 )
-def test_a_coordinator_that_dies_at_any_point_is_followed_by_another_and_nothing_is_applied_twice(
+def test_a_coordinator_that_dies_at_any_point_is_replaced_and_nothing_is_applied_twice(
     make_coordinator: MakeCoordinator,
 ) -> None:
     way = route(make_coordinator)
@@ -127,7 +127,7 @@ def test_a_coordinator_that_dies_at_any_point_is_followed_by_another_and_nothing
 
 @pytest.mark.claim("A process that was frozen past its lease changes nothing when it thaws.")
 @pytest.mark.variant
-def test_a_coordinator_that_is_frozen_at_any_point_and_thaws_when_the_job_has_ended_changes_nothing(
+def test_a_coordinator_that_thaws_after_the_end_of_the_job_changes_nothing(
     make_coordinator: MakeCoordinator,
 ) -> None:
     heir = make_coordinator(**SOON)
@@ -162,7 +162,7 @@ def lost() -> None:
 
 
 @pytest.mark.claim("A lost reply from Redis changes no result.")
-def test_lost_replies_of_every_commit_claim_and_finish_cost_a_moment_and_change_nothing(
+def test_lost_replies_of_commits_claims_and_finishes_change_nothing(
     make_coordinator: MakeCoordinator,
 ) -> None:
     way = [point for point in route(make_coordinator) if point is Point.AFTER_COMMIT]
@@ -208,7 +208,7 @@ def test_lost_replies_of_every_commit_claim_and_finish_cost_a_moment_and_change_
 
 
 @pytest.mark.claim("A lost reply from Redis changes no result.")
-def test_lost_replies_of_a_submit_and_a_command_are_one_job_and_one_event(
+def test_lost_replies_of_a_submit_and_a_command_create_one_job_and_one_event(
     coordinator: Coordinator,
 ) -> None:
     spec = {"name": "lossy", "groups": [group("only")]}

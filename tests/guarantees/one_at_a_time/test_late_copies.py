@@ -42,7 +42,7 @@ def take(lease: Lease, claimant: str, *queues: str) -> Any:
     return lease.take(queues or ("light",), claimant, "host:1", f"claim-{claimant}")
 
 
-def test_a_copy_of_a_take_that_comes_late_claims_nothing(coordinator: Coordinator) -> None:
+def test_a_delayed_copy_of_a_take_claims_nothing(coordinator: Coordinator) -> None:
     coordinator.submit(group("a"), group("b"), group("c"))
     coordinator.read()
     lease = coordinator.lease_of("r1")
@@ -60,7 +60,7 @@ def test_a_copy_of_a_take_that_comes_late_claims_nothing(coordinator: Coordinato
     assert coordinator.sent == standing[1:]
 
 
-def test_a_copy_of_a_take_that_found_nothing_claims_nothing_later(coordinator: Coordinator) -> None:
+def test_a_delayed_copy_of_an_empty_take_claims_nothing_later(coordinator: Coordinator) -> None:
     lease = coordinator.lease_of("r1")
     made = copies(lease, "_take")
     assert take(lease, "c1") is None
@@ -71,7 +71,7 @@ def test_a_copy_of_a_take_that_found_nothing_claims_nothing_later(coordinator: C
     assert take(lease, "c2") is not None
 
 
-def test_a_copy_of_a_finish_that_comes_late_is_no_refusal(coordinator: Coordinator) -> None:
+def test_a_delayed_copy_of_a_finish_is_not_a_refusal(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a"), group("b"))
     coordinator.read()
     lease = coordinator.lease_of("r1")
@@ -85,7 +85,7 @@ def test_a_copy_of_a_finish_that_comes_late_is_no_refusal(coordinator: Coordinat
     assert "REPORT_REFUSED" not in coordinator.events(job)
 
 
-def test_a_small_job_goes_first_whatever_was_taken_on_other_queues(
+def test_a_small_job_goes_first_regardless_of_takes_on_other_queues(
     coordinator: Coordinator,
 ) -> None:
     wide = coordinator.submit(group("w", for_each={"n": list(range(64))}, queue="slow"))
@@ -102,7 +102,7 @@ def test_a_small_job_goes_first_whatever_was_taken_on_other_queues(
     assert wide in taken
 
 
-def test_what_a_pause_took_back_does_not_put_a_job_behind_others(coordinator: Coordinator) -> None:
+def test_offers_withdrawn_by_a_pause_do_not_cost_the_job_its_turn(coordinator: Coordinator) -> None:
     wide = coordinator.submit(group("w", for_each={"n": list(range(64))}))
     coordinator.read()
     for _ in range(3):
@@ -117,7 +117,7 @@ def test_what_a_pause_took_back_does_not_put_a_job_behind_others(coordinator: Co
     assert min(taken.count(wide), taken.count(other)) >= 3, "they take turns from the next turn on"
 
 
-def test_an_error_of_our_own_replaces_the_runner() -> None:
+def test_an_internal_error_replaces_the_runner() -> None:
     """Else it would wait for work as if it could do any, and every wake-up for it would be lost."""
     replaced: list[bool] = []
 
@@ -140,7 +140,7 @@ def test_an_error_of_our_own_replaces_the_runner() -> None:
     assert replaced
 
 
-def test_a_wake_up_of_a_queue_that_was_added_later_is_served() -> None:
+def test_a_wake_up_of_a_queue_added_later_is_served() -> None:
     """`celery control add_consumer` gives a worker a queue of which its runners were not told."""
     asked: list[list[str]] = []
     lease = SimpleNamespace(take=lambda queues, *_, **__: asked.append(list(queues)))
@@ -168,7 +168,7 @@ def test_a_wake_up_of_a_queue_that_was_added_later_is_served() -> None:
         (5000.0, 5.0, True),  # said before the clock was set back
     ],
 )
-def test_the_later_statement_says_whether_a_runner_is_idle(
+def test_the_latest_message_decides_whether_a_runner_is_idle(
     said: float, idle_since: float | None, idle: bool
 ) -> None:
     one = RunnerInfo(
@@ -183,7 +183,7 @@ def test_the_later_statement_says_whether_a_runner_is_idle(
     assert idle_runner(one, said, now=12.0) is idle
 
 
-def test_a_resume_that_a_report_brings_about_makes_dropped_offers_again_at_once(
+def test_a_resume_caused_by_a_report_repeats_dropped_offers_immediately(
     coordinator: Coordinator,
 ) -> None:
     """The pass for a report may come before that for the command, and looks at one group alone."""

@@ -53,7 +53,7 @@ def taken_over(coordinator: Coordinator) -> tuple[str, Token]:
 
 
 @pytest.mark.claim("If a job was ended by force, a late success of its worker is refused.")
-def test_a_force_stopped_jobs_worker_that_reports_success_changes_nothing_and_is_one_event(
+def test_success_reported_for_a_force_stopped_job_changes_nothing_and_is_logged(
     coordinator: Coordinator,
 ) -> None:
     job, zombie = held(coordinator)
@@ -84,7 +84,7 @@ def test_a_force_stopped_jobs_worker_that_reports_success_changes_nothing_and_is
     )
 
 
-def test_a_report_of_attempt_1_while_attempt_2_runs_is_counted_and_one_event_and_changes_nothing(
+def test_a_late_report_of_attempt_1_during_attempt_2_is_only_counted_and_logged(
     coordinator: Coordinator,
 ) -> None:
     job, zombie = taken_over(coordinator)
@@ -104,7 +104,7 @@ def test_a_report_of_attempt_1_while_attempt_2_runs_is_counted_and_one_event_and
     assert coordinator.show(job).groups[0].members[0].attempt == 2
 
 
-def test_an_attempt_that_was_given_up_and_not_replaced_yet_is_refused_visibly_too(
+def test_an_outcome_of_an_abandoned_attempt_is_refused_and_logged(
     coordinator: Coordinator,
 ) -> None:
     job, offer = queued(coordinator, retry={"max": 3, "backoff": 60})
@@ -124,7 +124,7 @@ def test_an_attempt_that_was_given_up_and_not_replaced_yet_is_refused_visibly_to
     assert coordinator.client.counters()["STALE"] == 1
 
 
-def test_a_refused_finish_whose_reply_was_lost_is_one_event(
+def test_a_refused_finish_whose_reply_was_lost_is_logged_once(
     coordinator: Coordinator, lossy: redis.Redis
 ) -> None:
     job, zombie = taken_over(coordinator)
@@ -141,7 +141,7 @@ def test_a_refused_finish_whose_reply_was_lost_is_one_event(
     assert coordinator.client.counters()["STALE"] == 1
 
 
-def test_a_finish_repeated_after_it_was_taken_in_is_no_refusal(coordinator: Coordinator) -> None:
+def test_a_repeat_of_an_accepted_finish_is_not_a_refusal(coordinator: Coordinator) -> None:
     """The reply is lost, the coordinator takes the outcome in, and then the runner asks again."""
     job, token = held(coordinator)
     assert coordinator.finish(token, event="its-event") == "APPLIED"
@@ -152,7 +152,7 @@ def test_a_finish_repeated_after_it_was_taken_in_is_no_refusal(coordinator: Coor
     assert refused(coordinator, job) == []
 
 
-def test_an_answer_is_remembered_for_longer_than_anybody_repeats_and_not_for_ever(
+def test_a_reply_is_remembered_for_a_limited_time_longer_than_any_repeat(
     coordinator: Coordinator,
 ) -> None:
     assert FINISH_FOR + 60 < ANSWER_KEPT
@@ -162,7 +162,7 @@ def test_an_answer_is_remembered_for_longer_than_anybody_repeats_and_not_for_eve
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["job ended", "attempt 2 runs"])
-def test_a_refused_report_delivered_twice_to_two_coordinators_is_one_event(
+def test_a_refused_report_delivered_to_two_coordinators_is_logged_once(
     make_coordinator: Callable[..., Coordinator], ended: bool
 ) -> None:
     coordinator, other = make_coordinator(), make_coordinator()
@@ -179,7 +179,7 @@ def test_a_refused_report_delivered_twice_to_two_coordinators_is_one_event(
 
 
 @pytest.mark.parametrize("write", ["acknowledge", "commit"])
-def test_a_script_that_acks_a_refused_report_and_is_repeated_writes_one_event(
+def test_repeating_the_script_that_acknowledges_a_refused_report_logs_once(
     make_coordinator: Callable[..., Coordinator], lossy: redis.Redis, write: str
 ) -> None:
     coordinator = make_coordinator(client=lossy)
@@ -196,7 +196,7 @@ def test_a_script_that_acks_a_refused_report_and_is_repeated_writes_one_event(
     assert (coordinator.status(job) is Status.FINISHED) == (write == "commit")
 
 
-def test_a_stale_claim_report_is_no_event(coordinator: Coordinator) -> None:
+def test_a_stale_claim_report_is_not_logged(coordinator: Coordinator) -> None:
     job, zombie = taken_over(coordinator)
     coordinator.redis.xadd(
         coordinator.keys.reports,
@@ -207,7 +207,7 @@ def test_a_stale_claim_report_is_no_event(coordinator: Coordinator) -> None:
     assert refused(coordinator, job) == []
 
 
-def test_a_log_that_has_expired_is_not_begun_again(coordinator: Coordinator) -> None:
+def test_an_expired_event_log_is_not_started_again(coordinator: Coordinator) -> None:
     job, zombie = held(coordinator)
     coordinator.client.force_stop(job)
     coordinator.read()
@@ -217,7 +217,7 @@ def test_a_log_that_has_expired_is_not_begun_again(coordinator: Coordinator) -> 
     assert not coordinator.redis.exists(coordinator.keys.of(job).events)
 
 
-def test_a_refusal_reads_well_in_the_log(coordinator: Coordinator) -> None:
+def test_a_refusal_is_readable_in_the_log(coordinator: Coordinator) -> None:
     job, zombie = held(coordinator)
     coordinator.client.force_stop(job)
     coordinator.read()
@@ -234,7 +234,7 @@ def _live(coordinator: Coordinator, job: str) -> Token:
     return coordinator.offer_of(job, "only").held_by("runner2")
 
 
-def test_a_repeated_finish_counts_as_a_repeat_although_its_answer_was_forgotten(
+def test_a_repeated_finish_counts_as_a_repeat_after_its_reply_was_forgotten(
     coordinator: Coordinator,
 ) -> None:
     """An eviction, or a clock of Redis that jumps ahead, may take the answer away before its

@@ -75,7 +75,7 @@ def ready_again(worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeO
     assert fleet.outcome(store, offer).kind is OutcomeKind.SUCCEEDED
 
 
-def test_a_group_runs_and_its_outcome_and_reports_stand(
+def test_a_group_runs_and_its_outcome_and_reports_are_recorded(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     offer = make_offer("table", output="numbers", step_params={"rows": 5})
@@ -90,7 +90,7 @@ def test_a_group_runs_and_its_outcome_and_reports_stand(
     assert kinds == ["claimed", "succeeded"]
 
 
-def test_a_standing_marker_is_adopted_and_nothing_runs_again(
+def test_an_existing_marker_is_adopted_and_nothing_reruns(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     first = fleet.outcome(store, make_offer("table", output="numbers"))
@@ -104,7 +104,7 @@ def test_a_standing_marker_is_adopted_and_nothing_runs_again(
 
 
 @pytest.mark.claim("A retry with another parameter reuses no work that read the old value.")
-def test_a_changed_parameter_runs_again(
+def test_a_changed_parameter_reruns_the_group(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     fleet.outcome(store, make_offer("table", output="numbers", params={"rows": 1}))
@@ -114,7 +114,7 @@ def test_a_changed_parameter_runs_again(
     assert (again.adopted, again.rows) == (False, {"numbers": 2})
 
 
-def test_the_next_group_reads_what_the_first_staged(
+def test_the_next_group_reads_the_staged_output_of_the_first(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     made = fleet.outcome(store, make_offer("table", output="numbers", step_params={"rows": 4}))
@@ -133,7 +133,7 @@ def test_the_next_group_reads_what_the_first_staged(
         ("not_there", "STEP_NOT_FOUND", False, "fleet_steps:not_there cannot be imported"),
     ],
 )
-def test_whatever_a_step_raises_ends_its_attempt_and_never_the_runner(
+def test_any_exception_of_a_step_ends_its_attempt_but_not_the_runner(
     worker: fleet.FleetWorker,
     store: redis.Redis,
     make_offer: MakeOffer,
@@ -152,7 +152,7 @@ def test_whatever_a_step_raises_ends_its_attempt_and_never_the_runner(
     assert [r.pid for r in worker.runners] == before
 
 
-def test_the_traceback_begins_with_the_users_own_code_in_the_failure_and_in_the_log(
+def test_the_traceback_starts_with_user_code_in_failure_and_log(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     offer = make_offer("boom")
@@ -166,7 +166,7 @@ def test_the_traceback_begins_with_the_users_own_code_in_the_failure_and_in_the_
 
 
 @pytest.mark.claim("A secret reaches its step, and no log, result or error.")
-def test_a_secret_reaches_the_step_and_nothing_else(
+def test_a_secret_reaches_only_the_step(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     offer = make_offer("with_secret", step_params={"password": "${secret:FLEET_PASSWORD}"})
@@ -179,7 +179,7 @@ def test_a_secret_reaches_the_step_and_nothing_else(
     assert "hunter2" not in str(fleet.attempt(store, offer))
 
 
-def test_a_secret_that_is_not_there_is_named_and_not_retried(
+def test_a_missing_secret_is_named_and_not_retried(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     failure = fleet.outcome(
@@ -190,7 +190,7 @@ def test_a_secret_that_is_not_there_is_named_and_not_retried(
     assert "NOT_SET" in failure.text
 
 
-def test_a_runner_killed_in_the_middle_of_a_step_is_reported_lost_with_its_tree_gone(
+def test_a_runner_killed_during_a_step_is_reported_lost_and_its_children_end(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
@@ -213,7 +213,7 @@ def test_a_runner_killed_in_the_middle_of_a_step_is_reported_lost_with_its_tree_
 
 
 @pytest.mark.claim("A cancel reaches a running step at once, and a step that ignores it is killed.")
-def test_a_cancel_reaches_a_polite_step_at_once(
+def test_a_polite_step_receives_a_cancel_immediately(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     offer = make_offer("wait_for_cancel")
@@ -254,7 +254,7 @@ def test_a_drained_attempt_is_handed_back(
 
 
 @pytest.mark.claim("A cancel reaches a running step at once, and a step that ignores it is killed.")
-def test_a_step_that_ignores_a_cancel_is_killed_after_the_grace_and_was_canceled(
+def test_a_step_that_ignores_a_cancel_is_killed_after_the_grace(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     offer = make_offer("sleep_on")
@@ -266,7 +266,7 @@ def test_a_step_that_ignores_a_cancel_is_killed_after_the_grace_and_was_canceled
 
 
 @pytest.mark.variant
-def test_a_cancel_ends_a_step_inside_one_long_c_call(
+def test_a_cancel_ends_a_step_in_one_long_c_call(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
@@ -278,7 +278,7 @@ def test_a_cancel_ends_a_step_inside_one_long_c_call(
 
 
 @pytest.mark.claim("A warehouse or a session that hangs ends the attempt, not the worker.")
-def test_a_timeout_ends_a_step_that_hangs(
+def test_a_timeout_ends_a_hanging_step(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     offer = make_offer("sleep_on", timeout="500ms")
@@ -291,7 +291,7 @@ def test_a_timeout_ends_a_step_that_hangs(
     ready_again(worker, store, make_offer)
 
 
-def test_a_timeout_of_a_polite_step_costs_no_runner(
+def test_a_timeout_of_a_polite_step_keeps_its_runner(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     offer = make_offer("wait_for_cancel", timeout="500ms")
@@ -304,7 +304,7 @@ def test_a_timeout_of_a_polite_step_costs_no_runner(
     assert runner.is_running()
 
 
-def test_an_attempt_taken_over_writes_no_outcome(
+def test_an_attempt_that_was_taken_over_writes_no_outcome(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     offer = make_offer("wait_for_cancel")
@@ -321,7 +321,7 @@ def test_an_attempt_taken_over_writes_no_outcome(
 
 @pytest.mark.claim("A process that was frozen past its lease changes nothing when it thaws.")
 @pytest.mark.variant
-def test_a_stopped_runner_is_not_renewed_for_and_ends_itself_when_it_thaws_too_late(
+def test_a_stopped_runner_loses_its_lease_and_ends_itself_on_a_late_thaw(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     offer = make_offer("sleep_on")
@@ -345,7 +345,7 @@ def test_a_stopped_runner_is_not_renewed_for_and_ends_itself_when_it_thaws_too_l
 
 
 @pytest.mark.variant
-def test_a_c_call_that_holds_the_gil_does_not_cost_the_lease(
+def test_a_c_call_that_holds_the_gil_keeps_the_lease(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     offer = make_offer("hold_the_gil", step_params={"seconds": round(2 * LEASE_TTL)})
@@ -392,7 +392,7 @@ def test_a_dead_watchdog_is_replaced_and_the_attempt_continues(
 
 
 @pytest.mark.variant
-def test_a_watchdog_that_is_frozen_for_good_is_replaced_and_a_step_that_hangs_meets_its_timeout_all_the_same(
+def test_a_frozen_watchdog_is_replaced_and_a_hanging_step_still_times_out(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     """SIGSTOP: it lives, its pipe is open, and it renews nothing, hears nothing and counts no time
@@ -448,7 +448,7 @@ def test_a_runner_never_waits_for_its_frozen_watchdog(
 
 
 @pytest.mark.variant
-def test_a_runner_with_foreign_threads_is_replaced_without_any_task_being_lost(
+def test_a_runner_with_foreign_threads_is_replaced_without_losing_a_task(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     before = len(worker.text())
@@ -461,7 +461,7 @@ def test_a_runner_with_foreign_threads_is_replaced_without_any_task_being_lost(
 
 
 @pytest.mark.variant
-def test_a_step_that_leaves_no_descriptor_costs_itself_alone(
+def test_a_step_that_exhausts_file_descriptors_fails_only_itself(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     """In its runner nothing could be begun any more: each group that came there would be lost, and
@@ -477,7 +477,7 @@ def test_a_step_that_leaves_no_descriptor_costs_itself_alone(
 
 
 @pytest.mark.parametrize("while_it", ["waits", "runs", "has ended"])
-def test_a_repeated_offer_and_a_second_wake_up_are_one_run(
+def test_a_repeated_offer_and_a_second_wake_up_cause_one_run(
     worker: fleet.FleetWorker,
     store: redis.Redis,
     make_offer: MakeOffer,
@@ -501,7 +501,7 @@ def test_a_repeated_offer_and_a_second_wake_up_are_one_run(
     ]
 
 
-def test_the_fleet_list_shows_the_runner_and_what_it_runs(
+def test_the_fleet_list_shows_the_runner_and_its_attempt(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     began = store.time()[0]
@@ -531,7 +531,7 @@ def described(store: redis.Redis, worker: fleet.FleetWorker) -> RunnerInfo | Non
     return next((one for one in fleet.listed(store) if one.pid in pids), None)
 
 
-def test_a_wake_up_that_came_to_nothing_is_seen_as_taken(
+def test_a_wake_up_without_work_counts_as_taken(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     """A worker that is offered nothing but what others have claimed has not stalled, and does not
@@ -559,7 +559,7 @@ def test_a_wake_up_that_came_to_nothing_is_seen_as_taken(
     assert sent <= (one.taken_at or 0.0) <= store.time()[0] + 1
 
 
-def test_a_runner_reports_the_warehouse_that_it_sees(
+def test_a_runner_reports_the_warehouse_it_sees(
     worker: fleet.FleetWorker, store: redis.Redis
 ) -> None:
     def looked() -> RunnerInfo | None:

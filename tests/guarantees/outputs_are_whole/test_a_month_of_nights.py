@@ -101,7 +101,7 @@ def count_in_copies(uri: str, paths: Iterable[str], folder: Path) -> dict[str, i
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_month_of_nights(
+def test_datasets_stay_correct_over_a_month_of_nightly_loads(
     place: tuple[str, dict[str, str]],
     redis_server: RedisServer,
     tmp_path: Path,

@@ -66,7 +66,7 @@ def group(view: JobInfo) -> Member:
     return one
 
 
-def test_a_step_writes_the_small_files_of_many_jobs_together_and_the_rows_stay(
+def test_a_compact_step_merges_small_files_of_many_jobs_and_keeps_the_rows(
     client: Client, warehouse: Path
 ) -> None:
     for _ in range(4):
@@ -92,14 +92,14 @@ def test_a_step_writes_the_small_files_of_many_jobs_together_and_the_rows_stay(
     assert group(again).results["version"] == 0, "nothing is left to do"
 
 
-def test_a_dataset_that_was_not_published_is_no_matter_of_retries(client: Client) -> None:
+def test_compacting_an_unpublished_dataset_fails_without_retries(client: Client) -> None:
     failed = ended(client, job({"compact": "fligths"}))
     assert failed.status is Status.FAILED
     assert group(failed).attempt == 1
     assert "fligths" in group(failed).reason.text
 
 
-def test_a_retry_compacts_what_was_published_since(client: Client, warehouse: Path) -> None:
+def test_a_retry_compacts_data_published_since(client: Client, warehouse: Path) -> None:
     place = str(warehouse)
     upkeep = {"name": "upkeep", "spark": False, "steps": [{"compact": "flights"}]}
     fails = {"name": "fails", "needs": ["upkeep"], "spark": False, "retry": {"max": 0}}

@@ -49,7 +49,7 @@ def run_next(coordinator: Coordinator, job: str, folder: Path, disk: str = "") -
 
 
 @pytest.mark.claim("A full disk costs a retry; if it stays full, the job fails and says why.")
-def test_a_disk_that_is_full_for_a_moment_costs_a_retry_and_no_job(
+def test_a_temporarily_full_disk_costs_a_retry_but_not_the_job(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     job = coordinator.submit(GROUP)
@@ -63,7 +63,7 @@ def test_a_disk_that_is_full_for_a_moment_costs_a_retry_and_no_job(
 
 @pytest.mark.claim("A full disk costs a retry; if it stays full, the job fails and says why.")
 @pytest.mark.variant
-def test_a_disk_that_stays_full_uses_up_the_retries_and_the_reason_says_so(
+def test_a_full_disk_uses_up_the_retries_and_is_the_reason(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     job = coordinator.submit(GROUP)
@@ -87,7 +87,7 @@ def test_a_disk_that_stays_full_uses_up_the_retries_and_the_reason_says_so(
 
 @pytest.mark.claim("A full disk costs a retry; if it stays full, the job fails and says why.")
 @pytest.mark.variant
-def test_a_marker_that_cannot_be_written_hides_no_error_that_came_first(
+def test_a_failed_marker_write_does_not_hide_the_first_error(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     gate, log = tmp_path / "gate", tmp_path / "ran"

@@ -164,7 +164,7 @@ def reasons(view: JobInfo) -> dict[str, str]:
 
 
 @pytest.mark.claim("All groups and attempts of a job read one version of a published dataset.")
-def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the_newest(
+def test_a_job_reads_one_version_and_its_retry_reads_the_newest(
     shop: Shop,
 ) -> None:
     # Given: a job whose second group fails, again and again, while a newer version is published
@@ -203,7 +203,7 @@ def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the
 
 
 @pytest.mark.claim("All groups and attempts of a job read one version of a published dataset.")
-def test_a_job_that_a_vacuum_does_not_know_of_reads_a_version_that_the_vacuum_keeps(
+def test_a_vacuum_keeps_versions_read_by_a_job_it_does_not_know(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given: a client that has looked at the warehouse, while a newer version is published and the
@@ -233,7 +233,7 @@ def test_a_job_that_a_vacuum_does_not_know_of_reads_a_version_that_the_vacuum_ke
 
 @pytest.mark.claim("All groups and attempts of a job read one version of a published dataset.")
 @pytest.mark.variant
-def test_a_version_that_a_job_names_stays_if_a_vacuum_begins_as_the_job_is_stored(
+def test_a_version_named_by_a_job_survives_a_vacuum_during_the_submit(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given: a vacuum that has found no job which reads the first version
@@ -272,7 +272,7 @@ def test_a_version_that_a_job_names_stays_if_a_vacuum_begins_as_the_job_is_store
 
 @pytest.mark.variant
 @pytest.mark.parametrize("late", [False, True], ids=["before the vacuum", "as it begins"])
-def test_a_version_that_the_retry_of_a_job_reads_stays(
+def test_a_version_read_by_a_retry_survives_a_vacuum(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     for price in (1, 2):
@@ -304,7 +304,7 @@ def test_a_version_that_the_retry_of_a_job_reads_stays(
 
 
 @pytest.mark.variant
-def test_a_job_that_failed_since_its_version_is_gone_holds_up_no_vacuum(shop: Shop) -> None:
+def test_a_job_that_failed_for_a_missing_version_does_not_block_vacuum(shop: Shop) -> None:
     """As one of an earlier release, or of another fleet at the same warehouse."""
     for price in (1, 2):
         shop.publish(price)
@@ -317,7 +317,7 @@ def test_a_job_that_failed_since_its_version_is_gone_holds_up_no_vacuum(shop: Sh
     assert (told["files"], told["kept_for"]) == (1, "")
 
 
-def test_a_retry_takes_over_only_what_read_the_newest_version(shop: Shop) -> None:
+def test_a_retry_reuses_only_groups_that_read_the_newest_version(shop: Shop) -> None:
     shop.publish(price=1)
     once = REPORT.replace("max: 1000", "max: 0")
     failed = shop.ended(shop.submit(once, folder=str(shop.folder)))
@@ -337,7 +337,7 @@ def test_a_retry_takes_over_only_what_read_the_newest_version(shop: Shop) -> Non
 
 
 @pytest.mark.claim("Jobs that read and publish one dataset lose no row of each other.")
-def test_of_jobs_that_add_to_what_they_have_read_none_loses_a_row_of_another(shop: Shop) -> None:
+def test_jobs_that_extend_the_dataset_they_read_lose_no_rows_of_each_other(shop: Shop) -> None:
     """Three are submitted before one has published: the first publishes, and a retry of each other
     reads its rows.
     """
@@ -364,7 +364,7 @@ def test_of_jobs_that_add_to_what_they_have_read_none_loses_a_row_of_another(sho
     ]
 
 
-def test_a_run_of_a_schedule_that_another_job_has_overtaken_is_tried_again_by_itself_and_loses_no_row(
+def test_an_overtaken_run_of_a_schedule_is_retried_and_loses_no_row(
     shop: Shop,
 ) -> None:
     """The run is submitted while the other job has not published, and begins when it has."""
@@ -399,7 +399,7 @@ def test_a_run_of_a_schedule_that_another_job_has_overtaken_is_tried_again_by_it
     assert sorted(rows) == [(0,), (1,)]
 
 
-def test_a_version_is_read_by_its_number(shop: Shop) -> None:
+def test_a_version_can_be_read_by_its_number(shop: Shop) -> None:
     for price in (1, 2, 3):
         shop.publish(price)
     (shop.folder / "open").touch()
@@ -411,7 +411,7 @@ def test_a_version_is_read_by_its_number(shop: Shop) -> None:
     }
 
 
-def test_a_step_reads_the_version_that_it_asks_for(shop: Shop) -> None:
+def test_a_step_reads_its_requested_version(shop: Shop) -> None:
     for price in (10, 20, 30):
         shop.publish(price)
     spec = """
@@ -432,7 +432,7 @@ groups: [{name: older, spark: false, retry: {max: 0}, steps: [{python: "shop:old
     assert "version 100" in reasons(ended)["older"]
 
 
-def test_a_dataset_that_is_not_published_fails_the_group_at_once_and_names_those_there_are(
+def test_an_unpublished_dataset_fails_the_group_and_lists_published_ones(
     shop: Shop,
 ) -> None:
     shop.publish(price=1)
@@ -457,7 +457,7 @@ def test_a_dataset_that_is_not_published_fails_the_group_at_once_and_names_those
     assert Warehouse(shop.warehouse).history("made", 1)[0].datasets["made"].inputs == {}
 
 
-def test_a_fork_runs_once_for_each_combination_and_a_submit_gives_a_list_of_it(shop: Shop) -> None:
+def test_a_fork_runs_once_per_combination_of_submitted_lists(shop: Shop) -> None:
     spec = """
 name: both
 params: {days: {type: list}}
@@ -488,7 +488,7 @@ groups:
 """
 
 
-def test_a_fork_runs_once_for_each_value_in_a_published_dataset(shop: Shop) -> None:
+def test_a_fork_runs_once_per_value_in_a_published_dataset(shop: Shop) -> None:
     version = shop.publish(price=3)
     job = shop.submit(LABELS)
     shop.publish(price=4)
@@ -509,7 +509,7 @@ def test_a_fork_runs_once_for_each_value_in_a_published_dataset(shop: Shop) -> N
         (3, "prices.cost", "prices.cost: the output has no column cost; it has price"),
     ],
 )
-def test_values_of_a_published_dataset_that_no_fork_can_have_fail_the_job_at_once(
+def test_invalid_fork_values_in_a_published_dataset_fail_the_job_immediately(
     shop: Shop, price: int | None, source: str, message: str
 ) -> None:
     shop.ended(shop.submit(PRICES.replace("price: 1", "price: null"), price=price))

@@ -197,7 +197,7 @@ def deaths(
 )
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("mode", MODES)
-def test_a_process_killed_anywhere_leaves_readers_the_version_before_or_the_new_one(
+def test_a_process_killed_anywhere_leaves_the_old_or_the_new_version(
     deaths: tuple[Place, dict[tuple[str, Point], ModeCase]], mode: str, point: Point
 ) -> None:
     place, cases = deaths

@@ -33,7 +33,7 @@ def client(redis_server: RedisServer, tmp_path: Path) -> Client:
     return Client(Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "warehouse")))
 
 
-def test_a_load_for_each_day_of_a_month(
+def test_a_nightly_load_publishes_each_day_of_a_month(
     client: Client, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     spec = JobSpec.from_file(ROOT / "examples" / "nightly.yaml")

@@ -93,7 +93,7 @@ def reasons(view: JobInfo) -> dict[str, Reason | None]:
     return {member.id: member.reason for group in view.groups for member in group.members}
 
 
-def test_a_retry_does_nothing_again_that_a_group_did_which_made_nothing(project: Project) -> None:
+def test_a_retry_does_not_rerun_a_group_without_outputs(project: Project) -> None:
     # Given: a job that failed at its end, and groups before it that made nothing
     failed = project.broken_job()
     assert project.told() == 4
@@ -116,7 +116,7 @@ def test_a_retry_does_nothing_again_that_a_group_did_which_made_nothing(project:
     ).fetchall() == [(4,)]
 
 
-def test_mended_code_of_a_group_that_made_nothing_runs_again_and_so_does_what_came_after_it(
+def test_changed_code_reruns_a_group_without_outputs_and_its_successors(
     project: Project,
 ) -> None:
     # Given

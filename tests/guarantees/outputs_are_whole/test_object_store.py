@@ -68,7 +68,7 @@ def look(warehouse: Warehouse) -> int:
 @pytest.mark.claim(
     "A warehouse on S3 can be read, written, published to and vacuumed like one on a disk."
 )
-def test_what_users_read_and_run_finds_a_warehouse_on_s3(
+def test_read_commands_and_runs_work_on_s3(
     redis_server: RedisServer, s3_server: S3Server, bucket: str, tmp_path: Path
 ) -> None:
     code, uri = tmp_path / "code", f"{bucket}/a team/lake"

@@ -182,7 +182,7 @@ def lake(
 )
 @pytest.mark.variant
 @pytest.mark.parametrize("point", [Point.BEFORE_ENTRY, Point.AFTER_ENTRY])
-def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(
+def test_an_aborted_publish_is_either_published_or_aborted_never_both(
     lake: Lake, point: Point
 ) -> None:
     # Given: something is published, and the publisher of the next job stands still at its slot
@@ -219,7 +219,7 @@ def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(
     "A warehouse on S3 can be read, written, published to and vacuumed like one on a disk."
 )
 @pytest.mark.variant
-def test_a_retry_takes_over_work_on_s3_and_the_sweep_leaves_what_counts(lake: Lake) -> None:
+def test_a_retry_reuses_work_on_s3_and_the_sweep_keeps_needed_files(lake: Lake) -> None:
     # Given: a job of which the first group succeeded, and the second failed after it had staged
     # rows
     failed = lake.submit(7)

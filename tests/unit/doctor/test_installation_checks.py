@@ -208,7 +208,7 @@ def lying(since: float | None, **worker: object) -> list[Finding]:
     return [one for one in of_fleet(view, 1) if one.code == "QUEUES"]
 
 
-def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker() -> None:
+def test_a_queue_ignored_by_idle_runners_is_shown_with_their_worker() -> None:
     (found,) = lying(800.0)
     assert found.level is Level.PROBLEM
     assert "Messages wait on queue spark, the oldest for 3m20s" in found.text

@@ -45,7 +45,7 @@ def ended(
     return [fleet.outcome(store, offer, 0) for offer in offers]
 
 
-def test_a_worker_whose_folder_is_gone_works_and_says_so_of_a_step_that_it_cannot_import(
+def test_a_worker_whose_working_folder_was_removed_still_works(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offers = [
@@ -63,7 +63,7 @@ def test_a_worker_whose_folder_is_gone_works_and_says_so_of_a_step_that_it_canno
     assert raised.failure.code == "STEP_FAILED"
 
 
-def test_an_order_with_fields_of_another_release_is_carried_out_if_they_ask_for_nothing_and_else_refused_by_name(
+def test_an_order_with_unknown_fields_is_refused_unless_they_are_empty(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     orders: list[dict[str, Any]] = [
@@ -86,7 +86,7 @@ def test_an_order_with_fields_of_another_release_is_carried_out_if_they_ask_for_
         assert f"({names}: " in outcome.failure.text
 
 
-def test_a_claim_whose_answer_is_no_text_is_ended_by_the_runner_that_holds_it(
+def test_a_claim_with_an_unreadable_reply_is_ended_by_its_runner(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offer = make_offer(client, tmp_path)
@@ -109,7 +109,7 @@ runner.replace = lambda: print("replaced")
 """
 
 
-def test_a_runner_that_cannot_begin_says_so_and_is_replaced_and_no_retry_is_used_up(
+def test_a_runner_that_cannot_start_an_attempt_is_replaced_without_using_a_retry(
     coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     job = coordinator.submit(group("g", retry={"max": 0}))
@@ -127,7 +127,7 @@ def test_a_runner_that_cannot_begin_says_so_and_is_replaced_and_no_retry_is_used
         assert "ValueError" in told.text
 
 
-def test_an_order_that_no_runner_can_read_uses_up_the_retries_and_is_no_poison(
+def test_an_order_unreadable_to_all_runners_uses_retries_and_is_not_poison(
     coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     job = coordinator.submit(group("g", retry={"max": 1, "backoff": 0}))
@@ -158,7 +158,7 @@ runner.replace = lambda: print("replaced")
 """
 
 
-def test_an_attempt_that_was_taken_with_an_outcome_is_handed_back_by_a_runner_that_must_end(
+def test_a_stopping_runner_hands_back_an_attempt_taken_with_an_outcome(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     first, second = (
@@ -186,7 +186,7 @@ SESSION_IS_UP = "type(runner.driver).unused = False"
 
 
 @pytest.mark.parametrize(("session", "round_trips"), [("", True), (SESSION_IS_UP, False)])
-def test_a_runner_that_may_run_spark_asks_no_jvm_before_an_outcome_is_recorded(
+def test_a_spark_runner_does_not_query_the_jvm_before_the_outcome_is_recorded(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, session: str, round_trips: bool
 ) -> None:
     first, second = (

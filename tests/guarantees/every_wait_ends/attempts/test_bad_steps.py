@@ -47,7 +47,7 @@ def make_offer(
 @pytest.mark.claim("A step that changes its process harms no other attempt.")
 @pytest.mark.variant
 @pytest.mark.parametrize("then", ["", "the true error"], ids=["succeeds", "fails"])
-def test_a_step_that_changes_its_process_ends_as_it_would_and_the_process_is_put_back(
+def test_process_changes_by_a_step_are_undone_after_the_attempt(
     client: redis.Redis,
     redis_server: RedisServer,
     tmp_path: Path,
@@ -77,7 +77,7 @@ def test_a_step_that_changes_its_process_ends_as_it_would_and_the_process_is_put
 
 @pytest.mark.claim("A step that changes its process harms no other attempt.")
 @pytest.mark.variant
-def test_a_wave_of_jobs_with_bad_steps_among_them_fails_no_innocent_one(
+def test_bad_steps_do_not_fail_other_jobs(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     bad = [*bad_steps.STATE, *bad_steps.CODE][::3]  # the test above plays all of them
@@ -111,7 +111,7 @@ def _all_ended(client: redis.Redis, offers: dict[str, Offer]) -> bool:
     return all("outcome" in record for record in records.values())
 
 
-def test_what_a_module_adds_while_it_is_imported_stays_and_what_else_it_sets_replaces_the_runner(
+def test_additions_of_a_module_import_stay_and_other_changes_replace_the_runner(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offers = [make_offer(client, tmp_path, job, f"{module}:found") for job, module in IMPORTED]
@@ -132,7 +132,7 @@ IMPORTED = [
 
 
 @pytest.mark.claim("A step that changes its process harms no other attempt.")
-def test_a_step_that_imports_in_its_function_and_sets_a_variable_gets_its_runner_replaced(
+def test_a_step_that_imports_and_sets_a_variable_gets_its_runner_replaced(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     (tmp_path / "imported_late.py").write_text("value = 1\n")
@@ -156,7 +156,7 @@ def test_a_step_that_imports_in_its_function_and_sets_a_variable_gets_its_runner
     )
 
 
-def test_a_step_sets_a_variable_for_the_next_one_of_its_group_and_no_code(
+def test_a_step_can_set_a_variable_for_the_next_step_of_its_group(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     steps = [
@@ -172,7 +172,7 @@ def test_a_step_sets_a_variable_for_the_next_one_of_its_group_and_no_code(
     assert own == others
 
 
-def test_a_failure_outside_of_the_steps_is_charged_to_the_runner_which_is_replaced(
+def test_a_failure_outside_the_steps_is_charged_to_the_runner_and_replaces_it(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offer = make_offer(client, tmp_path, "job", "bad_steps:outside_of_the_steps")
@@ -184,7 +184,7 @@ def test_a_failure_outside_of_the_steps_is_charged_to_the_runner_which_is_replac
     assert "ZeroDivisionError: division by zero" in outcome.failure.text
 
 
-def test_an_outcome_that_its_process_cannot_write_any_more_is_said_by_the_watchdog_at_once_with_the_reason(
+def test_the_watchdog_reports_an_outcome_that_the_runner_cannot_write(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offer = make_offer(client, tmp_path, "job", "bad_steps:rewrite_the_client")

@@ -32,7 +32,7 @@ SOON = {"UNSTUCK_DISPATCH_TIMEOUT": "1s", "UNSTUCK_SESSION_TIMEOUT": "2s"}
     ],
     ids=["in its start", "after an attempt", "in its end"],
 )
-def test_a_child_that_hangs_where_it_holds_nothing_is_ended_and_another_takes_its_place(
+def test_an_idle_child_that_hangs_is_ended_and_replaced(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, place: str, arguments: list[str]
 ) -> None:
     hung = tmp_path / "hung"
@@ -64,7 +64,7 @@ def _done(client: redis.Redis, offers: list[Offer]) -> bool:
     )
 
 
-def test_a_child_that_takes_its_time_to_wait_or_to_work_is_let_be(
+def test_a_child_that_waits_or_works_for_long_is_not_ended(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     gate = {"python": "fleet_steps:until", "params": {"path": str(tmp_path / "gate")}}
@@ -82,7 +82,7 @@ def test_a_child_that_takes_its_time_to_wait_or_to_work_is_let_be(
         assert worker.runners == [psutil.Process(child.pid)]
 
 
-def test_a_step_may_use_an_alarm_of_its_own_in_every_attempt(
+def test_a_step_may_use_its_own_alarm_in_every_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Its handler is set once, when its module is imported."""

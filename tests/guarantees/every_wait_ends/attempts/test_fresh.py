@@ -36,7 +36,7 @@ def pid(store: redis.Redis, offer: Offer) -> int:
     return int(outcome.results["pid"])
 
 
-def test_each_attempt_of_a_fresh_group_has_a_process_of_its_own_and_others_share_theirs(
+def test_each_attempt_of_a_fresh_group_has_its_own_process(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path) as worker:
@@ -63,7 +63,7 @@ if "unstuck.tasks.runner.fresh_process" in sys.orig_argv:
 
 
 @pytest.mark.variant
-def test_the_lease_is_renewed_while_a_fresh_runner_takes_long_to_start(
+def test_the_lease_is_renewed_while_a_fresh_runner_starts_slowly(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     (gate := tmp_path / "gate").touch()
@@ -77,7 +77,7 @@ def test_the_lease_is_renewed_while_a_fresh_runner_takes_long_to_start(
 
 
 @pytest.mark.variant
-def test_a_fresh_runner_hands_its_attempt_back_when_its_worker_is_told_to_stop(
+def test_a_fresh_runner_hands_its_attempt_back_when_its_worker_stops(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
@@ -88,7 +88,7 @@ def test_a_fresh_runner_hands_its_attempt_back_when_its_worker_is_told_to_stop(
     assert fleet.outcome(client, offer, 0).kind is OutcomeKind.RELEASED
 
 
-def test_a_fresh_runner_that_is_killed_is_reported_lost_at_once_and_the_runner_above_goes_on(
+def test_a_killed_fresh_runner_is_reported_lost_and_its_parent_continues(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
@@ -109,7 +109,7 @@ def test_a_fresh_runner_that_is_killed_is_reported_lost_at_once_and_the_runner_a
 
 
 @pytest.mark.variant
-def test_the_watchdog_of_a_fresh_runner_reports_it_although_the_runner_above_dies_first(
+def test_the_watchdog_of_a_fresh_runner_reports_the_loss_although_the_parent_dies_first(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """The watchdog of the runner above ends what that one leaves, but for the one that has
@@ -143,7 +143,7 @@ def test_the_watchdog_of_a_fresh_runner_reports_it_although_the_runner_above_die
 
 
 @pytest.mark.variant
-def test_a_fresh_runner_that_dies_while_its_watchdog_starts_is_reported_lost_at_once(
+def test_a_fresh_runner_that_dies_during_the_watchdog_start_is_reported_lost(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     environ = {"UNSTUCK_LEASE_TTL": "60s", "UNSTUCK_LEASE_RENEW": "100ms"}
@@ -160,7 +160,7 @@ def test_a_fresh_runner_that_dies_while_its_watchdog_starts_is_reported_lost_at_
 
 
 @pytest.mark.variant
-def test_a_fresh_runner_that_hangs_in_its_end_is_ended_and_the_runner_above_goes_on(
+def test_a_fresh_runner_that_hangs_at_exit_is_ended_and_its_parent_continues(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     with fleet.worker(
@@ -174,7 +174,7 @@ def test_a_fresh_runner_that_hangs_in_its_end_is_ended_and_the_runner_above_goes
         ), worker.story()
 
 
-def test_a_fresh_runner_that_cannot_be_started_is_charged_to_nobody_else(
+def test_a_fresh_runner_that_cannot_start_is_charged_only_to_its_own_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     from tests.support.programs.runner import single_runner

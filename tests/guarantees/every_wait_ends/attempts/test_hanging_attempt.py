@@ -86,7 +86,7 @@ def hung(store: redis.Redis, server: RedisServer, folder: Path, offer: Offer) ->
 
 @pytest.mark.claim("A warehouse or a session that hangs ends the attempt, not the worker.")
 @pytest.mark.variant
-def test_a_warehouse_that_hangs_when_it_is_opened_ends_the_attempt(
+def test_a_warehouse_that_hangs_on_open_ends_the_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offer = make_offer(client, tmp_path)
@@ -96,7 +96,7 @@ def test_a_warehouse_that_hangs_when_it_is_opened_ends_the_attempt(
 
 @pytest.mark.claim("A warehouse or a session that hangs ends the attempt, not the worker.")
 @pytest.mark.variant
-def test_a_warehouse_that_hangs_when_an_input_is_read_ends_the_attempt(
+def test_a_warehouse_that_hangs_on_reading_an_input_ends_the_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offer = make_offer(client, tmp_path, inputs={"a": ["_staging/job/a/1-n-c"]})
@@ -108,7 +108,7 @@ def test_a_warehouse_that_hangs_when_an_input_is_read_ends_the_attempt(
 
 
 @pytest.mark.variant
-def test_a_warehouse_that_hangs_when_the_marker_is_written_ends_the_attempt_though_its_log_hangs_too(
+def test_a_warehouse_that_hangs_on_writing_the_marker_ends_the_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offer = make_offer(
@@ -129,7 +129,7 @@ def test_a_warehouse_that_hangs_after_a_failure_ends_the_attempt(
     )
 
 
-def test_a_log_that_hangs_when_a_failure_is_written_into_it_does_not_hide_the_failure(
+def test_a_log_that_hangs_while_a_failure_is_written_does_not_hide_the_failure(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offer = make_offer(client, tmp_path, "boom")
@@ -144,7 +144,7 @@ def test_a_log_that_hangs_when_a_failure_is_written_into_it_does_not_hide_the_fa
 
 
 @pytest.mark.variant
-def test_a_warehouse_that_is_slow_and_answers_is_no_hang(
+def test_a_slow_but_responding_warehouse_does_not_count_as_hanging(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Many answers take longer together than one may: a join of a wide fork on an object store.
@@ -206,7 +206,7 @@ def log_of(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("step", "said"), [("my_pid", []), ("never", ["UNRECOVERABLE", "no use trying again"])]
 )
-def test_a_session_that_cannot_be_left_changes_nothing_of_how_the_attempt_ended_and_ends_its_runner(
+def test_a_session_that_cannot_be_closed_keeps_the_outcome_and_ends_its_runner(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, step: str, said: Sequence[str]
 ) -> None:
     offer = with_session(client, tmp_path, step)
@@ -228,7 +228,7 @@ def test_a_session_that_cannot_be_left_changes_nothing_of_how_the_attempt_ended_
 
 
 @pytest.mark.variant
-def test_a_session_that_takes_longer_to_be_left_than_the_grace_and_less_than_its_own_time_is_left(
+def test_closing_a_session_may_take_longer_than_the_grace_within_its_own_limit(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offer = with_session(client, tmp_path, "my_pid")
@@ -237,7 +237,7 @@ def test_a_session_that_takes_longer_to_be_left_than_the_grace_and_less_than_its
         assert runner.said() == ["succeeded APPLIED"]
 
 
-def test_what_is_raised_when_the_session_is_left_ends_neither_the_runner_nor_its_task(
+def test_an_error_while_closing_the_session_does_not_end_the_runner_or_its_task(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offer = with_session(client, tmp_path, "my_pid")

@@ -71,7 +71,7 @@ def all_are_ours(worker: fleet.FleetWorker) -> bool:
 
 
 @pytest.mark.claim("No process that a step starts outlives its attempt.")
-def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_second_runner(
+def test_processes_left_by_a_step_end_with_its_attempt(
     worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
 ) -> None:
     folders = {way: tmp_path / str(number) for number, way in enumerate(child_steps.WAYS)}
@@ -121,7 +121,7 @@ def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_sec
 
 @pytest.mark.claim("No process that a step starts outlives its attempt.")
 @pytest.mark.variant
-def test_what_a_killed_runner_had_just_started_is_ended_as_well(
+def test_a_process_just_started_by_a_killed_runner_is_ended(
     worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
@@ -138,7 +138,7 @@ def test_what_a_killed_runner_had_just_started_is_ended_as_well(
 
 
 @pytest.mark.claim("No process that a step starts outlives its attempt.")
-def test_a_runner_adopts_a_daemon_and_ends_it_also_where_nobody_above_it_would(
+def test_a_runner_adopts_a_daemon_of_a_step_and_ends_it(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:
     """And not before the attempt is over, as the main process of the worker would."""
@@ -156,7 +156,7 @@ def test_a_runner_adopts_a_daemon_and_ends_it_also_where_nobody_above_it_would(
 
 
 @pytest.mark.variant
-def test_a_fork_while_the_module_of_a_step_is_imported_becomes_no_second_runner(
+def test_a_fork_during_the_import_of_a_step_does_not_become_a_second_runner(
     store: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     steps = ("at_import.forks:done", "fleet_steps:my_pid", "fleet_steps:my_pid")
@@ -179,7 +179,7 @@ def test_a_fork_while_the_module_of_a_step_is_imported_becomes_no_second_runner(
 
 
 @pytest.mark.variant
-def test_a_fork_that_comes_back_from_its_step_ends_with_the_code_of_a_program(
+def test_a_forked_child_that_returns_from_its_step_exits_as_a_program(
     worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
 ) -> None:
     offer = make_offer(

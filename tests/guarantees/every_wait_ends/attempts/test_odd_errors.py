@@ -39,7 +39,7 @@ def failure_of(store: redis.Redis, offer: Offer) -> Failure:
     return outcome.failure
 
 
-def test_an_error_whose_text_never_comes_ends_its_attempt_under_its_name_and_its_runner(
+def test_an_exception_whose_str_blocks_still_fails_the_attempt_under_its_class_name(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offer = make_offer(client, tmp_path, "text_blocks")
@@ -50,7 +50,7 @@ def test_an_error_whose_text_never_comes_ends_its_attempt_under_its_name_and_its
     assert "in text_blocks" in failure.traceback
 
 
-def test_an_error_whose_text_lets_nobody_else_speak_ends_its_attempt_under_its_name(
+def test_an_exception_whose_str_holds_the_gil_still_fails_the_attempt_under_its_class_name(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offer = make_offer(client, tmp_path, "text_holds_the_gil")
@@ -76,7 +76,7 @@ ASKED = (
 
 
 @pytest.mark.parametrize("kind", ["RuntimeError", "SystemExit"])
-def test_an_error_that_raises_where_it_is_asked_something_ends_its_attempt_under_its_name(
+def test_an_exception_that_raises_when_inspected_still_fails_the_attempt_under_its_class_name(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, kind: str
 ) -> None:
     offers = [

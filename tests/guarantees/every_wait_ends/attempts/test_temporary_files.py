@@ -43,7 +43,7 @@ def filling(
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["of the pool", "fresh"])
-def test_temporary_files_of_a_killed_runner_are_removed_and_those_of_others_stay(
+def test_temporary_files_of_a_killed_runner_are_removed_and_others_stay(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, temporary: Path, fresh: bool
 ) -> None:
     environ = {"TMPDIR": str(temporary)}
@@ -64,7 +64,7 @@ def test_temporary_files_of_a_killed_runner_are_removed_and_those_of_others_stay
     wait_until(lambda: not [*temporary.iterdir()], 30, "the worker to leave nothing")
 
 
-def test_a_folder_that_somebody_has_removed_is_made_again_for_the_next_attempt(
+def test_a_removed_temporary_folder_is_created_again_for_the_next_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, temporary: Path
 ) -> None:
     """Hosts remove what is old in the folder for temporary files, and a runner lives for weeks."""

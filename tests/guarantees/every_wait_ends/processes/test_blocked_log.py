@@ -21,7 +21,7 @@ UNTIL = {"python": "fleet_steps:until"}
 ENVIRON = {"UNSTUCK_STALLED_AFTER": "3s", "UNSTUCK_CANCEL_GRACE": "1s"}
 
 
-def test_a_worker_whose_log_blocks_ends_itself_when_it_takes_nothing_any_more(
+def test_a_worker_whose_log_blocks_ends_itself_when_it_stops_taking_work(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     with (
@@ -39,7 +39,7 @@ def test_a_worker_whose_log_blocks_ends_itself_when_it_takes_nothing_any_more(
         assert worker.process.wait() in (os.EX_SOFTWARE, -signal.SIGALRM)
 
 
-def test_a_watchdog_whose_log_blocks_ends_a_step_whose_time_is_over(
+def test_a_watchdog_whose_log_blocks_still_ends_a_step_at_its_timeout(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     gate = {**UNTIL, "params": {"path": str(tmp_path / "never")}}

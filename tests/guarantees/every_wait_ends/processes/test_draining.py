@@ -132,7 +132,7 @@ def left(stopped: fleet.FleetWorker) -> None:
 @pytest.mark.claim(
     "A worker that stops hands back its attempts, and a rolling restart loses no work."
 )
-def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_finishes_it(
+def test_an_attempt_longer_than_the_grace_is_handed_back_and_finished_elsewhere(
     coordinator: LocalFleet, client: Client, tmp_path: Path
 ) -> None:
     job = client.submit({"name": "drained", "groups": [counted(tmp_path)]}).id
@@ -157,7 +157,7 @@ def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_fi
     assert effects(tmp_path) == {"0": ["began", "began", "done"]}
 
 
-def test_an_attempt_that_ends_within_the_grace_ends_as_ever(
+def test_an_attempt_that_ends_within_the_grace_ends_normally(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=LONG) as stopped:
@@ -192,7 +192,7 @@ def test_a_step_that_ignores_the_stop_is_killed_after_both_graces_and_handed_bac
 
 @pytest.mark.variant
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGQUIT])
-def test_a_second_signal_hands_back_at_once(
+def test_a_second_signal_hands_attempts_back_immediately(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any, second: int
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=LONG) as stopped:
@@ -205,7 +205,7 @@ def test_a_second_signal_hands_back_at_once(
 
 
 @pytest.mark.variant
-def test_a_shutdown_over_the_broker_hands_back_too(
+def test_a_shutdown_through_the_broker_hands_attempts_back(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any
 ) -> None:
     name = f"{tmp_path.name}@here"
@@ -220,7 +220,7 @@ def test_a_shutdown_over_the_broker_hands_back_too(
 
 
 @pytest.mark.variant
-def test_a_worker_killed_by_an_impatient_supervisor_has_handed_its_attempt_back(
+def test_a_worker_killed_early_by_its_supervisor_has_already_handed_its_attempt_back(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, environ=LONG) as stopped:
@@ -265,7 +265,7 @@ def supervised(
 
 
 @pytest.mark.variant
-def test_a_local_fleet_that_is_stopped_hands_back(
+def test_stopping_a_local_fleet_hands_attempts_back(
     supervised: LocalFleet, store: redis.Redis, make_offer: Any
 ) -> None:
     offer = make_offer("sleep_on")
@@ -274,7 +274,7 @@ def test_a_local_fleet_that_is_stopped_hands_back(
 
 
 @pytest.mark.variant
-def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by_its_supervisor(
+def test_a_worker_that_hangs_during_shutdown_hands_back_and_is_killed_by_its_supervisor(
     supervised: LocalFleet, store: redis.Redis, make_offer: Any
 ) -> None:
     offer = make_offer("wait_for_cancel")
@@ -296,7 +296,7 @@ def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by
 
 
 @pytest.mark.variant
-def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> None:
+def test_a_hanging_main_process_is_ended_by_its_own_alarm(tmp_path: Path) -> None:
     code = (
         "import re, sys, unstuck.tasks.settings\n"
         "unstuck.tasks.settings.LAST_STEPS = 0.2\n"
@@ -328,7 +328,7 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
 )
 @pytest.mark.variant
 @pytest.mark.timeout(500)
-def test_two_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_charge_nothing(
+def test_two_rolling_restarts_under_load_lose_and_repeat_no_work(
     coordinator: LocalFleet, client: Client, tmp_path: Path
 ) -> None:
     """Two members outlast every restart, so each restart hands something back, or leaves it to the
@@ -392,7 +392,7 @@ def test_two_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
 
 
 @pytest.mark.variant
-def test_a_spark_stage_is_handed_back_by_a_worker_that_stops(
+def test_a_stopping_worker_hands_a_spark_stage_back(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:
     spark = {"UNSTUCK_CANCEL_GRACE": "20s", "UNSTUCK_SPARK_MASTER": "local[1]"}

@@ -68,7 +68,7 @@ def coordinator(url: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes
 
 
 @pytest.mark.claim("A worker or coordinator that stalls ends itself, and a busy one does not.")
-def test_a_stalled_coordinator_ends_itself_and_a_working_one_does_not(
+def test_only_a_stalled_coordinator_ends_itself(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Its reports are still read and its sweeps done; only what comes through Celery is not

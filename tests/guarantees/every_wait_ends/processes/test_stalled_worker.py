@@ -40,7 +40,7 @@ def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
 
 
 @pytest.mark.claim("A worker or coordinator that stalls ends itself, and a busy one does not.")
-def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
+def test_only_a_stalled_worker_hands_back_and_ends_itself(
     client: redis.Redis, redis_server: RedisServer, proxy: Proxy, tmp_path: Path
 ) -> None:
     """Celery's connection stays open and carries nothing any more, as behind a firewall that forgot
@@ -110,7 +110,7 @@ def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
 
 @pytest.mark.claim("A worker or coordinator that stalls ends itself, and a busy one does not.")
 @pytest.mark.variant
-def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_ends_itself(
+def test_a_hanging_worker_whose_runner_stays_busy_ends_itself(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Celery never hears that the runner is done. The runner knows that it is."""
@@ -148,7 +148,7 @@ def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_e
     app.close()
 
 
-def test_a_queue_that_an_idle_worker_leaves_lying_is_named_by_the_doctor_with_that_worker(
+def test_doctor_names_a_queue_ignored_by_an_idle_worker(
     coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Its watchdog goes on saying that an idle runner listens.

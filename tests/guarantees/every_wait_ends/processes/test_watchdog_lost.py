@@ -24,7 +24,7 @@ def a_python(folder: Path) -> Path:
 
 
 @pytest.mark.variant
-def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_the_next_one_takes_what_stands(
+def test_a_runner_without_a_watchdog_ends_and_the_next_runner_adopts_its_finished_work(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """The virtual environment is rebuilt under the worker."""
