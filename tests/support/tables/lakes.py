@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,5 +57,13 @@ def iceberg_lake(
 
 def configure(monkeypatch: pytest.MonkeyPatch, catalog: str, **settings: str) -> None:
     """Configure a catalog for publishers of this process."""
-    for key, value in settings.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__{catalog.upper()}__{key.upper()}", value)
+    for name, value in settings_in_environ(catalog, settings).items():
+        monkeypatch.setenv(name, value)
+
+
+def settings_in_environ(catalog: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a catalog as variables of the environment."""
+    return {
+        f"PYICEBERG_CATALOG__{catalog}__{name}".upper().replace(".", "__").replace("-", "_"): value
+        for name, value in settings.items()
+    }

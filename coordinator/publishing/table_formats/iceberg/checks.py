@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
+import os
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 
 from pyiceberg.manifest import ManifestContent
@@ -12,7 +13,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.publishing.table_formats.iceberg.catalog import check_creation
-from unstuck.coordinator.publishing.table_formats.iceberg.files import partition_columns
+from unstuck.coordinator.publishing.table_formats.iceberg.files import is_local, partition_columns
 from unstuck.coordinator.publishing.table_formats.iceberg.merge import check_keys
 from unstuck.coordinator.publishing.table_formats.iceberg.types import (
     NoSuchType,
@@ -123,8 +124,12 @@ def _paths(fields: Iterable[MappedField], above: str = "") -> Iterator[tuple[str
 
 
 def _probe(table: Table) -> None:
-    """Write and remove a file below the table. Raises: what its storage raises."""
-    location = f"{table.location()}/metadata/unstuck-{uuid.uuid4().hex}.probe"
-    with table.io.new_output(location).create(overwrite=True) as output:
-        output.write(b"")
-    table.io.delete(location)
+    """Write a temporary file into the folder of a local table. Raises: OSError.
+
+    An object store is not probed: some catalogs allow no files but those of tables, and no deletes.
+    """
+    if is_local(table.location()):
+        folder = plain_path(table.location_provider().data_path)
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass

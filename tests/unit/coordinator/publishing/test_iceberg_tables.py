@@ -7,12 +7,15 @@ import decimal
 import json
 import os
 import sys
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform
@@ -21,6 +24,7 @@ from pyiceberg.types import DateType, ListType, LongType, NestedField, StringTyp
 from tests.support.duckdb_extensions import query
 from tests.support.failpoints import armed
 from tests.support.network.rest_catalog import rest_catalog
+from tests.support.network.s3_server import SeaweedFS
 from tests.support.tables.delta_lake import DeltaLake
 from tests.support.tables.iceberg_lake import IcebergLake
 from tests.support.tables.lake import COLUMNS, ONE, TWO, row
@@ -338,6 +342,38 @@ def test_duckdb_with_its_extension_reads_what_every_mode_wrote(lake: IcebergLake
         (4, "UA"),
         (5, "UA"),
     ]
+
+
+@pytest.mark.long
+def test_a_catalog_of_another_maker_gets_each_commit_once(
+    seaweedfs: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The REST catalog of SeaweedFS, whose tables are on S3."""
+    name, settings = f"c{uuid.uuid4().hex}", seaweedfs.make_catalog()
+    configure(monkeypatch, name, **settings)
+    catalog = load_catalog(name, **settings)
+    lake = IcebergLake(str(tmp_path / "warehouse"), f"{name}.lake.flights", catalog=catalog)
+    by_day: dict[str, Any] = {"partition_by": ("day",)}
+    overwrite, append = lake.spec("partition_overwrite", **by_day), lake.spec("append", **by_day)
+    first = lake.stage("one", overwrite, [row(1), row(2, TWO)])
+    assert publish(first) == publish(first)
+    lake.publish("two", overwrite, [row(3)])
+    merge = lake.spec("merge", keys=("id",), **by_day)
+    lake.publish("three", merge, [row(2, TWO, "merged"), row(4, TWO)])
+    lines = sorted(lake.arrow().to_pylist(), key=str)
+    assert lines == [row(2, TWO, "merged"), row(3), row(4, TWO)]
+
+    requests = [lake.stage(f"job{i}", append, [row(10 + i)]) for i in range(3)]
+    with ThreadPoolExecutor(6) as pool:
+        versions = [result.version for result in pool.map(publish, [*requests, *requests])]
+    assert versions[:3] == versions[3:]
+    assert lake.commits == 6
+    failed = lake.publish("four", append, [row(20)], "more").failed
+    assert failed is not None
+    assert failed.code == "SCHEMA_MISMATCH"
+    lake.publish("five", lake.spec("replace", **by_day), [row(30)])
+    assert lake.arrow()["id"].to_pylist() == [30]
+    catalog.close()
 
 
 def test_a_publisher_that_comes_late_touches_no_file_of_the_commit(lake: IcebergLake) -> None:
