@@ -31,7 +31,7 @@ from tests.support.streams.kafka import mock_broker
 from unstuck import Settings
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import BadFile, BadRecord, FileUnsettled
-from unstuck.tasks.formats import decode
+from unstuck.tasks.formats import csv_files
 from unstuck.tasks.formats.arrived import ArrivedFile, content_of
 from unstuck.tasks.formats.csv_files import read_csv
 from unstuck.tasks.spec.inputs import StreamInput
@@ -626,14 +626,14 @@ def test_a_file_that_is_written_while_it_is_read_is_not_taken_for_whole(
 ) -> None:
     case = csv("", {"a.csv": b"id,name\n" + b"1,ann\n" * 9}, [])
     arrived = place.arrived(case)
-    read_csv = decode.read_csv
+    read_csv = csv_files.read_csv
 
     def read_and_write(*arguments: Any) -> Any:
         yield from read_csv(*arguments)
         with open(arrived[0].path, "ab") as more:
             more.write(b"2,ben\n")
 
-    monkeypatch.setattr(decode, "read_csv", read_and_write)
+    monkeypatch.setattr(csv_files, "read_csv", read_and_write)
     with pytest.raises(
         FileUnsettled, match="has changed since it was listed: it had 62 bytes, and has 68"
     ):
@@ -668,7 +668,7 @@ def test_a_bad_file_is_put_aside_with_its_error_and_line_and_no_row_of_it_is_rea
 def test_rows_of_several_blocks_are_all_read(place: Place, monkeypatch: Any, size: int) -> None:
     """Blocks end within fields, within quotes, within a letter, and within a line end."""
     monkeypatch.setattr(
-        decode, "read_csv", lambda stream, *rest: read_csv(ShortReads(stream, size), *rest)
+        csv_files, "read_csv", lambda stream, *rest: read_csv(ShortReads(stream, size), *rest)
     )
     rows_ = [f'{n},"a\r\n{"ü" * (n % 7)}""{n}"\r\n' for n in range(3_000)]
     whole = ("id,name\r\n" + "".join(rows_)).encode()
