@@ -36,7 +36,14 @@ _AT_LEAST, _AT_MOST = cast(Any, GreaterThanOrEqual), cast(Any, LessThanOrEqual)
 def check_keys(candidate: Candidate) -> None:
     """Check that keys are columns of plain types, never null, and unique. Raises: PublishFailed."""
     check_keys_exist(candidate)
-    output, keys = candidate.output, list(candidate.spec.keys)
+    _check_types(candidate)
+    staged = [file for file in candidate.output.files if file.rows]
+    if staged:
+        _check_values(candidate, staged)
+
+
+def _check_types(candidate: Candidate) -> None:
+    output, keys = candidate.output, candidate.spec.keys
     fields = {field["name"]: field["type"] for field in json.loads(output.schema)["fields"]}
     odd = [key for key in keys if not isinstance(fields[key], str) or fields[key] in _INEXACT]
     if odd:
@@ -44,9 +51,10 @@ def check_keys(candidate: Candidate) -> None:
             f"keys: {', '.join(odd)} cannot be compared in Iceberg tables: it is a float or nested"
         )
         raise candidate.refused(KEYS_UNFIT, why)
-    staged = [file for file in output.files if file.rows]
-    if not staged:
-        return
+
+
+def _check_values(candidate: Candidate, staged: Sequence[DataFile]) -> None:
+    keys = list(candidate.spec.keys)
     rows = _keys_of(candidate.warehouse.storage, staged, keys)
     counts = rows.group_by(keys).aggregate([([], "count_all")])
     null = pa.array([False] * len(counts))
