@@ -171,37 +171,32 @@ class AccessGuard:
             await self._app(scope, receive, send)
             return
 
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                if (
-                    is_static
-                    and scope["query_string"].startswith(b"v=")
-                    and message["status"] == 200
-                ):
-                    headers["Cache-Control"] = UNCHANGING
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        headers, is_static = Headers(scope=scope), scope["path"].startswith("/static/")
+        headers, is_api = Headers(scope=scope), scope["path"].startswith(API)
         answer = self._refusal(scope, headers)
         if answer is None and scope["method"] == "POST":
-            is_api = scope["path"].startswith(API)
-            most = MAX_BYTES if is_api else MOST_BODY
-            body = await _body(receive, headers, most)
-            if body is None:
-                what = f"{'A request' if is_api else 'A form'} has at most {most:,} bytes"
-                text = f"{what}, and is sent within {BODY_WITHIN} s; nothing was changed.\n"
-                answer = PlainTextResponse(text, 413, {"Connection": "close"})
-            else:
-                scope["unstuck.form"] = {} if is_api else _fields(body)
-                receive = _replay(body, receive)
-                if scope["path"] == "/login":
-                    answer = self._login(scope)
-        if isinstance(answer, PlainTextResponse) and scope["path"].startswith(API):
+            answer, receive = await self._with_body(scope, receive, headers)
+        if isinstance(answer, PlainTextResponse) and is_api:
             answer = _as_problem(answer)
-        await (answer or self._app)(scope, receive, send_guarded)
+        await (answer or self._app)(scope, receive, _with_headers(scope, send))
+
+    async def _with_body(
+        self, scope: Scope, receive: Receive, headers: Headers
+    ) -> tuple[Response | None, Receive]:
+        """Read the body of a POST.
+
+        Returns the response to a body that is rejected or to a login, else None, and a ``receive``
+        that sends the body again.
+        """
+        is_api = scope["path"].startswith(API)
+        most = MAX_BYTES if is_api else MOST_BODY
+        body = await _body(receive, headers, most)
+        if body is None:
+            what = f"{'A request' if is_api else 'A form'} has at most {most:,} bytes"
+            text = f"{what}, and is sent within {BODY_WITHIN} s; nothing was changed.\n"
+            return PlainTextResponse(text, 413, {"Connection": "close"}), receive
+        scope["unstuck.form"] = {} if is_api else _fields(body)
+        answer = self._login(scope) if scope["path"] == "/login" else None
+        return answer, _replay(body, receive)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         """Return the response to a request that is rejected; None if it is accepted."""
@@ -209,14 +204,18 @@ class AccessGuard:
         path, method = scope["path"], scope["method"]
         if path == "/healthz" and method in ("GET", "HEAD"):
             return None  # a probe calls a pod by whatever name
+        answer = self._refusal_of_all(method, headers)
+        if answer is not None:
+            return answer
+        if not self._access.token:
+            return _refusal_without_token(method, path, headers)
+        return self._refusal_with_token(scope, headers)
+
+    def _refusal_of_all(self, method: str, headers: Headers) -> Response | None:
+        """Reject a request that nobody may send, with or without a token."""
         if not self._access.knows(headers.get("host", "")):
-            return PlainTextResponse(
-                (
-                    "This page is not known by that name. If it is to be, start it with "
-                    "--allow-host NAME.\n"
-                ),
-                421,
-            )
+            text = "This page is not known by that name. If it is to be, start it with "
+            return PlainTextResponse(f"{text}--allow-host NAME.\n", 421)
         if method not in ("GET", "HEAD", "POST"):
             return PlainTextResponse(
                 "Only GET, HEAD and POST are answered.\n", 405, {"Allow": "GET, HEAD, POST"}
@@ -225,11 +224,10 @@ class AccessGuard:
             return PlainTextResponse(
                 "An action must come from the page itself; nothing was changed.\n", 403
             )
-        if not self._access.token:
-            if any(name in headers for name in FORWARDED):
-                return PlainTextResponse(BEHIND_A_PROXY, 403)
-            acts = method == "POST" and path.startswith(API)
-            return PlainTextResponse(PROGRAMS_NEED_A_TOKEN, 403) if acts else None
+        return None
+
+    def _refusal_with_token(self, scope: Scope, headers: Headers) -> Response | None:
+        """Reject a request without the token and without a valid cookie."""
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and self._access.matches(token.strip()):
             return None
@@ -237,6 +235,7 @@ class AccessGuard:
         if user is not None:
             scope["unstuck.user"] = user
             return None
+        path = scope["path"]
         if path in OPEN or path.startswith("/static/"):
             return None
         return self._unknown(scope, headers)
@@ -282,6 +281,31 @@ class AccessGuard:
             secure=scope["scheme"] == "https",
         )
         return answer
+
+
+def _refusal_without_token(method: str, path: str, headers: Headers) -> Response | None:
+    """Reject a request through a proxy, and an action of a program."""
+    if any(name in headers for name in FORWARDED):
+        return PlainTextResponse(BEHIND_A_PROXY, 403)
+    if method == "POST" and path.startswith(API):
+        return PlainTextResponse(PROGRAMS_NEED_A_TOKEN, 403)
+    return None
+
+
+def _with_headers(scope: Scope, send: Send) -> Send:
+    """Return a ``send`` that adds `HEADERS`."""
+    is_versioned = scope["path"].startswith("/static/") and scope["query_string"].startswith(b"v=")
+
+    async def send_guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            if is_versioned and message["status"] == 200:
+                headers["Cache-Control"] = UNCHANGING
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return send_guarded
 
 
 def _from_the_page(headers: Headers) -> bool:
