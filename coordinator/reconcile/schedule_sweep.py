@@ -61,6 +61,9 @@ REPAIR_EVERY = 60.0  # seconds
 TURN = 5.0  # seconds for which one sweep decides schedules before it decides jobs
 _SUBMITTED = ("RUN_SUBMITTED", "RUN_STANDS")
 MAX_TRIES = 100  # of one commit, if others come first
+_MAX_REASON = 2000  # characters
+_MAX_DAMAGE = 1800  # characters, which leave room for the remedy
+_MAX_ERROR = 500  # characters of an unexpected error
 
 
 class NotWanted(Exception):
@@ -71,7 +74,7 @@ Note = Callable[[ScheduleRecord, float], Noted]
 """Notes on the record, as it stands at a time, how the try to submit a run ended."""
 
 
-class Schedules:
+class ScheduleSweep:
     """Decides schedules, one at a time.
 
     Two coordinators may do so at once: each commit is a compare-and-set.
@@ -254,17 +257,14 @@ class Schedules:
         if record is None:
             return None
         state = None
-        if record.terminal and record.status == "FAILED":
+        if record.status is Status.FAILED:
             try:
                 state = self._jobs.load(job)
             except (Damaged, NewerJob):
-                log.warning(
-                    (
-                        "the groups of job %s cannot be read: it is unknown whether a "
-                        "retry is possible"
-                    ),
-                    job,
+                text = (
+                    "the groups of job %s cannot be read: whether it can be retried is unknown"
                 )
+                log.warning(text, job)
         return seen_as(record, state)
 
     def _submit(self, name: str, run: Run, alive: Callable[[], None]) -> None:
@@ -302,17 +302,17 @@ class Schedules:
             spec = self._spec_of(record, run)
             if self._waits_for_arrivals(record, run, spec):
                 return lambda current, now: nothing_new(current, run, now)
-            job, backfill = self._job_of(record, run, spec)
+            job, backfill = self._store_job(record, run, spec)
         except StandsAlready as error:
             job, result = error.job, error.result
             return lambda current, now: stood_already(
                 current, run, job, seen_in_log(result, now), now
             )
         except SpecError as error:
-            wrong = Reason("SPEC_INVALID", str(error)[:2000])
+            wrong = Reason("SPEC_INVALID", str(error)[:_MAX_REASON])
             return lambda current, now: not_submitted(current, run, wrong, True, now)
         except DatasetOwned as error:
-            owned = Reason(error.code, str(error)[:2000])
+            owned = Reason(error.code, str(error)[:_MAX_REASON])
             return lambda current, now: not_submitted(current, run, owned, True, now)
         except (Damaged, NewerJob) as error:
             damaged = isinstance(error, Damaged)
@@ -322,14 +322,13 @@ class Schedules:
                 else ""
             )
             text = f"job {run.retry_of}, which is to be tried again, cannot be read: {error}"
-            unread = Reason(error.code, text[:1800] + helps)
+            unread = Reason(error.code, text[:_MAX_DAMAGE] + helps)
             return lambda current, now: not_submitted(current, run, unread, damaged, now)
         except (redis.RedisError, NotWanted):
             raise
         except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything
-            why = Reason(
-                getattr(error, "code", "NOT_SUBMITTED"), f"{type(error).__name__}: {error}"[:500]
-            )
+            text = f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+            why = Reason(getattr(error, "code", "NOT_SUBMITTED"), text)
             return lambda current, now: not_submitted(current, run, why, False, now)
         return lambda current, now: submitted(current, run, job, backfill, now)
 
@@ -359,10 +358,15 @@ class Schedules:
             spec = reading(spec, record.builds_on, fill.reads)
         return run_spec(spec, tick)
 
-    def _job_of(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> tuple[str, str]:
+    def _store_job(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> tuple[str, str]:
         """Store the job of a run, if its tick has none yet.
 
-        Returns: its id, and the backfill that submitted it, if one did. Raises: SpecError, …
+        Returns: its id, and the backfill that submitted it, if one did.
+
+        Raises:
+            NotWanted: the schedule no longer requests the run.
+            Damaged, NewerJob: the job to retry cannot be read.
+            Exception: as `Submitter.store_job`.
         """
         name = record.name
         key, by = run.key(name), run.by or f"schedule {name}"
@@ -377,18 +381,18 @@ class Schedules:
         again = None
         failed = self._jobs.load(run.retry_of) if run.retry_of else None
         if failed is not None and failed.job.warehouse == record.warehouse:
-            again = retried(failed, (), False, "")
+            again = retried(failed, rerun=(), adopt_all=False, word="")
         try:
             since = earliest_package(record, run.tick, run.after)
             of = OfSchedule(since, lambda: self._wanted(name, run).commit)
             stored = self._submitter.store_job(
-                spec, record.warehouse, key, by, "", again, fields, of
+                spec, record.warehouse, key, by, reason="", again=again, fields=fields, run=of
             )
             if stored.new:
                 return stored.id, run.backfill
             job = stored.id
         except KeyTaken as taken:
-            job = str(taken)  # submitted before the spec was changed
+            job = taken.job  # submitted before the spec was changed
         # The clock decides each tick once, and so its run was begun by a coordinator that had no
         # time to note it.
         job_state = self._seen(job) if run.backfill else None

@@ -10,7 +10,7 @@ from unstuck.coordinator.decide.timers.backoff import BUSY_WAIT
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
-from unstuck.coordinator.reconcile.schedule_sweep import Schedules
+from unstuck.coordinator.reconcile.schedule_sweep import ScheduleSweep
 from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.job_store import Store
 from unstuck.tasks.log_lines import about
@@ -35,7 +35,7 @@ class Sweep:
         clock: Callable[[], float] = time.monotonic,
         collector: StagingCollector | None = None,
         indexes: Indexes | None = None,
-        schedules: Schedules | None = None,
+        schedules: ScheduleSweep | None = None,
         expected: ExpectedJobs | None = None,
     ) -> None:
         """Create the sweep.

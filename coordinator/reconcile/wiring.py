@@ -22,7 +22,7 @@ from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
-from unstuck.coordinator.reconcile.schedule_sweep import Schedules
+from unstuck.coordinator.reconcile.schedule_sweep import ScheduleSweep
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.indexes import Indexes
@@ -75,7 +75,7 @@ def assemble(settings: Settings) -> Consumer:
     submitter = Submitter(settings, client, Submissions(client, keys), CircuitBreaker())
     submitting = Background(SUBMITTERS, "run-submitter")
     telling = ScheduleNotices(notify_settings.rules, settings.time_zone)
-    schedules = Schedules(
+    schedules = ScheduleSweep(
         ScheduleStore(client, keys),
         store,
         submitter,

@@ -134,7 +134,7 @@ class JobRequests:
                 job_spec, place, key or "", by, why, fields=fields
             )
         except KeyTaken as taken:
-            submitted, other = Submitted(str(taken), new=False), True
+            submitted, other = Submitted(taken.job, new=False), True
         unknown = unknown_targets(job_spec.notify, self._registry)
         warnings = tuple(map(str, (*doubts(job_spec), *doubtful, *unknown)))
         if submitted.new:

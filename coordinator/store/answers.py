@@ -67,7 +67,15 @@ class Submission:
 
 
 class KeyTaken(Exception):
-    """The key belongs to a job with another spec."""
+    """The key belongs to a job with another spec.
+
+    Attributes:
+        job: id of that job.
+    """
+
+    def __init__(self, job: str) -> None:
+        super().__init__(job)
+        self.job = job
 
 
 class VacuumSince(Exception):

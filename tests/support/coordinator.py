@@ -28,7 +28,7 @@ from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler, SendWakeUps
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
-from unstuck.coordinator.reconcile.schedule_sweep import Schedules
+from unstuck.coordinator.reconcile.schedule_sweep import ScheduleSweep
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.spec.notify_spec import FleetRule
@@ -128,7 +128,7 @@ class Coordinator:
         )
         self.schedule_store = ScheduleStore(self.redis, self.keys)
         notices, term = ScheduleNotices(rules, self.settings.time_zone), self.settings.lock_term
-        self.schedules = Schedules(
+        self.schedules = ScheduleSweep(
             self.schedule_store, self.store, submitter, background, mint, term, notices=notices
         )
         self.expected_store = ExpectedJobsStore(self.redis, self.keys)

@@ -29,7 +29,7 @@ from unstuck.coordinator.model.schedule_record import RunSuccess, ScheduleRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_of_key
 from unstuck.coordinator.publishing.background import Background
-from unstuck.coordinator.reconcile.schedule_sweep import Schedules
+from unstuck.coordinator.reconcile.schedule_sweep import ScheduleSweep
 from unstuck.coordinator.reconcile.stream_looks import StreamLooks
 from unstuck.coordinator.schedules.steps import LogSeen
 from unstuck.coordinator.spec.model import JobSpec
@@ -308,7 +308,7 @@ class ScheduleOffice:
 
     def _start(self, delay: float) -> None:
         connection = Connection(self._stage, self._trouble, self._die)
-        schedules = Schedules(
+        schedules = ScheduleSweep(
             cast(ScheduleStore, SchedulesAtHand(connection, self._core)),
             cast(Store, JobsAtHand(connection, self._core)),
             cast(Submitter, SubmitterAtHand(connection, self._core, self._depot, self._unfit)),

@@ -22,7 +22,7 @@ from unstuck.coordinator.model.schedule_record import (
 from unstuck.coordinator.notices.rules import schedule_rules
 from unstuck.coordinator.notices.rules.alerts import Alerts
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
-from unstuck.coordinator.reconcile.schedule_sweep import Schedules
+from unstuck.coordinator.reconcile.schedule_sweep import ScheduleSweep
 from unstuck.coordinator.schedules import (
     backfill,
     decide_schedule,
@@ -226,16 +226,16 @@ def arrived_files_are_not_detected() -> list[Patch]:
 @SCHEDULE_BUGS.plant(rules.IDLE_RUN, seed=7)
 def tick_starts_a_run_without_new_files() -> list[Patch]:
     """A tick starts a run although ``only_if: arrived`` is set and no file has arrived."""
-    return [(Schedules, "_waits_for_arrivals", lambda self, record, run, spec: False)]
+    return [(ScheduleSweep, "_waits_for_arrivals", lambda self, record, run, spec: False)]
 
 
 @SCHEDULE_BUGS.plant(rules.UNTOLD, seed=0)
 def commit_omits_its_notices() -> list[Patch]:
     """The commit of a schedule does not store the notices of its changes."""
-    original = Schedules._commit
+    original = ScheduleSweep._commit
 
     def commit(
-        self: Schedules,
+        self: ScheduleSweep,
         old: ScheduleRecord,
         decision: ScheduleDecision,
         due_seen: str,
@@ -243,7 +243,7 @@ def commit_omits_its_notices() -> list[Patch]:
     ) -> CommitAnswer:
         return original(self, old, decision, due_seen, ())
 
-    return [(Schedules, "_commit", commit)]
+    return [(ScheduleSweep, "_commit", commit)]
 
 
 @SCHEDULE_BUGS.plant(rules.TOLD_TWICE, seed=9)
