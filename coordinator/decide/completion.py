@@ -140,7 +140,7 @@ def finished(draft: Draft, result: PublishResult) -> None:
         what += f". It took {name} over from job {owner}"
     for name, replacement in sorted(replaced.items()):
         if replacement.shrunk:
-            lost = replacement.text(shrunk=True, most=3)
+            lost = replacement.text(shrunk=True, limit=3)
             what += (
                 f". Warning: partitions of {name} have lost more than half of their rows: {lost}"
             )

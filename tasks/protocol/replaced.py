@@ -10,7 +10,9 @@ from pydantic.dataclasses import dataclass
 
 from unstuck.tasks.json_fields import DEFERRED
 
-MOST = 20  # partitions that are named of one dataset
+MAX_EXAMPLES = 20  # of the partitions of one dataset
+PartitionKey = frozenset[tuple[str, str | None]]
+"""The values of a partition by column."""
 
 
 class PartitionRows(Protocol):
@@ -51,45 +53,50 @@ class Replaced:
     """The partitions of a dataset that one package has replaced.
 
     Attributes:
-        most: at most `MOST` of them: those that lost more than half of their rows, and those that
-            changed most.
+        examples: at most `MAX_EXAMPLES` of them: those that lost more than half of their rows
+            first, then those that changed most.
         count: number of replaced partitions.
         shrunk: number of these that lost more than half of their rows.
     """
 
-    most: list[ReplacedPartition]
+    examples: list[ReplacedPartition]
     count: int
     shrunk: int
 
-    def text(self, *, shrunk: bool = False, most: int = MOST) -> str:
+    def text(self, *, shrunk: bool = False, limit: int = MAX_EXAMPLES) -> str:
         """Return the partitions in words.
 
-        ``shrunk``: only those that lost more than half of their rows.
+        Args:
+            shrunk: only those that lost more than half of their rows.
+            limit: number of partitions that are named.
         """
-        named = [str(partition) for partition in self.most if partition.shrank or not shrunk][:most]
+        shown = [str(partition) for partition in self.examples if partition.shrank or not shrunk]
+        named = shown[:limit]
         more = (self.shrunk if shrunk else self.count) - len(named)
-        return ", ".join([*named, *([f"and {more:,} more"] if more else [])])
+        if more:
+            named.append(f"and {more:,} more")
+        return ", ".join(named)
 
 
 def replaced(
-    stood: Iterable[PartitionRows], removed: Iterable[PartitionRows], added: Iterable[PartitionRows]
+    previous: Iterable[PartitionRows],
+    removed: Iterable[PartitionRows],
+    added: Iterable[PartitionRows],
 ) -> Replaced | None:
-    """Return the partitions of ``stood`` with ``removed`` rows; None if none lost any."""
-    before, change = (
-        Counter[tuple[tuple[str, str | None], ...]](),
-        Counter[tuple[tuple[str, str | None], ...]](),
-    )
-    gone = set()
-    for part in stood:
-        before[tuple(part.partition.items())] += part.rows
-    for part in removed:
-        change[key := tuple(part.partition.items())] -= part.rows
-        gone.add(key)
-    for part in added:
-        change[tuple(part.partition.items())] += part.rows
+    """Return the partitions of ``previous`` with ``removed`` rows; None if none lost any."""
+    before, change = Counter[PartitionKey](), Counter[PartitionKey]()
+    affected: dict[PartitionKey, Mapping[str, str | None]] = {}
+    for file in previous:
+        before[_key(file.partition)] += file.rows
+    for file in removed:
+        key = _key(file.partition)
+        change[key] -= file.rows
+        affected.setdefault(key, file.partition)
+    for file in added:
+        change[_key(file.partition)] += file.rows
     partitions = [
-        ReplacedPartition(dict(key), before[key], before[key] + change[key])
-        for key in gone
+        ReplacedPartition(dict(values), before[key], before[key] + change[key])
+        for key, values in affected.items()
         if key and before[key]
     ]
     partitions.sort(
@@ -102,7 +109,12 @@ def replaced(
     if not partitions:
         return None
     shrunk = sum(partition.shrank for partition in partitions)
-    return Replaced(partitions[:MOST], len(partitions), shrunk)
+    return Replaced(partitions[:MAX_EXAMPLES], len(partitions), shrunk)
+
+
+def _key(partition: Mapping[str, str | None]) -> PartitionKey:
+    """Return the same key for files whose columns have another order."""
+    return frozenset(partition.items())
 
 
 def partition_text(partition: Mapping[str, str | None]) -> str:

@@ -78,7 +78,7 @@ def test_each_partition_that_is_replaced_is_named_and_one_that_shrinks_is_a_warn
     for command in (("show", job), ("watch", job), ("events", job)):
         assert warning in " ".join(days.told(*command).split()), command
     counted = {
-        "most": [
+        "examples": [
             {"partition": {"day": SECOND}, "before": 1931, "after": 19},
             {"partition": {"day": FOURTH}, "before": 90, "after": 100},
         ],
