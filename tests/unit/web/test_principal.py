@@ -143,7 +143,7 @@ def test_the_logged_in_person_is_on_record_whatever_name_an_api_request_carries(
         send(api, request, CLAIMED)
         assert len(names_on_record(hand)) > before, request
     names = names_on_record(hand)
-    assert [name for name in names if "ann (page)" not in name or "mallory" in name] == []
+    assert [name for name in names if "ann (api)" not in name or "mallory" in name] == []
 
 
 def test_a_program_with_the_token_is_on_record_by_the_name_that_it_gives(

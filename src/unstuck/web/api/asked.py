@@ -59,7 +59,7 @@ class Asked:
     def by(self, named: str | None) -> str:
         """Return the name for the event log: of the logged-in user, or else ``named``."""
         user = self.request.scope.get("unstuck.user", "")
-        return f"{user} (page)" if user else named or f"{user_here()} (api)"
+        return f"{user} (api)" if user else named or f"{user_here()} (api)"
 
     def in_warehouse(self, uri: str, what: str, read: Callable[[Warehouse], T]) -> T:
         """Return the answer of a warehouse, which may hang.
@@ -77,7 +77,7 @@ class Asked:
 
 async def _asked(request: Request) -> Asked:
     if request.method == "POST" and request.app.state.read_only:
-        raise HTTPException(403, "The page is read only; nothing was changed.")
+        raise HTTPException(403, "This server is read-only; nothing was changed.")
     return Asked(request, request.app.state.client)
 
 
