@@ -1,6 +1,6 @@
 """Restore what the steps of an attempt change on the Spark context.
 
-What a new context alone is without replaces the runner (docs/decisions/0021).
+State that only a new context would reset requires a new runner (docs/decisions/0021).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ContextSnapshot:
         self._environment = dict(context.environment)
 
     def use_zone(self, zone: str) -> None:
-        """Make ``zone`` that of the JVM, and of Python in tasks, until `put_back`.
+        """Set the time zone of the JVM, and of Python in tasks, until `put_back`.
 
         Spark keeps Python workers apart by their environment. The JVM of an executor on another
         host keeps its zone: SQL there goes by the session's.
@@ -51,16 +51,14 @@ class ContextSnapshot:
 
     def put_back(self) -> list[str]:
         """Restore what can be restored. Returns, in words, what is left."""
-        self._java.setLocalProperties(
-            self._properties()
-        )  # of this thread: tags, job group, pool, and those of steps
+        # Properties of this thread: tags, job group, pool, and those of steps.
+        self._java.setLocalProperties(self._properties())
         self._context._jsc.setLogLevel(LOG_LEVEL)
-        getattr(self._java, "checkpointDir_$eq")(
-            self._checkpoint_folder
-        )  # the name that Scala gives a setter
+        # The name that Scala gives a setter.
+        getattr(self._java, "checkpointDir_$eq")(self._checkpoint_folder)
         self._zones.setDefault(self._zone)
         self._context.environment = dict(self._environment)
-        self._remove_broadcasts()
+        self._clear_temp_files()
         left = []
         if not self._artifacts.getActiveOrDefault(self._java).equals(self._artifacts_before):
             left.append("files, archives or jars that it added")
@@ -97,8 +95,12 @@ class ContextSnapshot:
         kept = [name for name in names if name.startswith("fs.")]
         return [f"clients of file systems that know {', '.join(kept)}"] if kept else []
 
-    def _remove_broadcasts(self) -> None:
-        """Python writes each broadcast value into a file, which stays as long as the context."""
+    def _clear_temp_files(self) -> None:
+        """Remove the files that PySpark wrote for the steps, such as values of broadcasts.
+
+        PySpark keeps them as long as the context. Only the steps of an attempt need them, and all
+        have ended.
+        """
         with suppress(FileNotFoundError), os.scandir(self._context._temp_dir) as entries:
             for entry in entries:
                 if entry.is_file(follow_symlinks=False):
