@@ -14,7 +14,7 @@ from unstuck.coordinator.spec.problems import path_text
 from unstuck.documents.problem import MEDIA_TYPE, ProblemDetails, ProblemPlace
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.identity import release_here
-from unstuck.web.api.asked import problem
+from unstuck.web.api.api_request import problem
 from unstuck.web.api.command_routes import command_routes
 from unstuck.web.api.field_docs import document_fields
 from unstuck.web.api.fleet_resources import datasets, fleet

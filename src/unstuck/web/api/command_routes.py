@@ -13,7 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from unstuck.coordinator.command_table import COMMANDS, Answer, Argument, Command, TargetKind
 from unstuck.coordinator.spec.model import Spec
 from unstuck.documents.command_answers import ANSWERS, CommandAnswer, give
-from unstuck.web.api.asked import Ask, Asked, By, Job, Reason, refused
+from unstuck.web.api.api_request import (
+    ApiRequest,
+    ByField,
+    CurrentRequest,
+    JobId,
+    ReasonField,
+    refused,
+)
 
 PATHS: dict[TargetKind, tuple[str, str]] = {
     TargetKind.JOB: ("jobs", "/jobs/{job}"),
@@ -28,8 +35,8 @@ PATHS: dict[TargetKind, tuple[str, str]] = {
 }
 # What the API reads in another way than the command line.
 _KINDS: dict[Any, Any] = {
-    "reason": Reason,
-    "by": By,
+    "reason": ReasonField,
+    "by": ByField,
     # Never a path: it would be one of this host.
     Spec | None: dict[str, Any] | None,
 }
@@ -61,15 +68,15 @@ def command_routes() -> Iterator[APIRouter]:
 def _add(router: APIRouter, path: str, command: Command) -> None:
     body = _body_of(command)
 
-    def endpoint(ask: Ask, subject: Any, body: Any) -> Response:
+    def endpoint(api: CurrentRequest, subject: Any, body: Any) -> Response:
         values = {argument.name: getattr(body, argument.name) for argument in command.arguments}
         if "by" in values:
-            values["by"] = ask.by(values["by"])
-        done = _bounded(ask, command, subject, partial(give, ask.client, command, subject, values))
-        return refused(done.text) if done.answer == Answer.REFUSED else ask.answer(done)
+            values["by"] = api.by(values["by"])
+        done = _bounded(api, command, subject, partial(give, api.client, command, subject, values))
+        return refused(done.text) if done.answer == Answer.REFUSED else api.json_response(done)
 
     is_job = command.target in (TargetKind.JOB, TargetKind.GROUP)
-    subject = Job if is_job else Annotated[str, Path(alias=_parameter_of(path))]
+    subject = JobId if is_job else Annotated[str, Path(alias=_parameter_of(path))]
     endpoint.__annotations__ |= {"subject": subject, "body": body}
     if not command.single:
         endpoint.__defaults__ = (body(),)
@@ -84,13 +91,13 @@ def _parameter_of(path: str) -> str:
 
 
 def _bounded(
-    ask: Asked, command: Command, subject: str, act: Callable[[], CommandAnswer]
+    api: ApiRequest, command: Command, subject: str, act: Callable[[], CommandAnswer]
 ) -> CommandAnswer:
     """Return the answer of ``act``, within a time if it asks the warehouse, which may hang."""
     if command.target not in (TargetKind.DATASET, TargetKind.STREAM):
         return act()
     what = f"whether the {command.name} of {subject} is done cannot be told"
-    return ask.in_warehouse(ask.client.settings.warehouse, what, lambda _: act())
+    return api.in_warehouse(api.client.settings.warehouse, what, lambda _: act())
 
 
 def _body_of(command: Command) -> type[BaseModel]:

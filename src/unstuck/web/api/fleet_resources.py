@@ -15,7 +15,7 @@ from unstuck.read_model.dataset import DatasetInfo, DatasetVersion
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.views.dataset_views import shown_dataset, versions_of
-from unstuck.web.api.asked import Ask
+from unstuck.web.api.api_request import CurrentRequest
 
 fleet = APIRouter(tags=["fleet"])
 datasets = APIRouter(tags=["datasets"])
@@ -28,48 +28,48 @@ Version = Annotated[
 
 
 @fleet.get("/fleet", response_model=FleetInfo)
-def show_fleet(ask: Ask) -> Response:
+def show_fleet(api: CurrentRequest) -> Response:
     """List the processes of the fleet, and the queues between them, as `unstuck fleet --json`."""
-    return ask.answer(ask.client.fleet())
+    return api.json_response(api.client.fleet())
 
 
 @fleet.get("/doctor", response_model=Examination)
-def examine(ask: Ask) -> Response:
+def examine(api: CurrentRequest) -> Response:
     """Examine the installation from the host of the page, as `unstuck doctor --json`."""
-    doctor: Doctor = ask.request.app.state.doctor
-    place = without_password(ask.client.settings.redis_url)
-    return ask.answer(Examination.of(place, doctor.examine(EXAMINED_FOR)))
+    doctor: Doctor = api.request.app.state.doctor
+    place = without_password(api.client.settings.redis_url)
+    return api.json_response(Examination.of(place, doctor.examine(EXAMINED_FOR)))
 
 
 @fleet.get("/pools", response_model=list[PoolInfo])
-def pools(ask: Ask) -> Response:
+def pools(api: CurrentRequest) -> Response:
     """List the pools, as `unstuck pool list --json`."""
-    return ask.answer(ask.client.pools.all())
+    return api.json_response(api.client.pools.all())
 
 
 @fleet.get("/notices", response_model=NoticeList)
-def notices(ask: Ask, limit: Limit = 100) -> Response:
+def notices(api: CurrentRequest, limit: Limit = 100) -> Response:
     """List the waiting and the sent notices, as `unstuck notify list --json`."""
-    outbox = ask.client.notices
-    return ask.answer(NoticeList(outbox.waiting(limit), outbox.sent(limit)))
+    outbox = api.client.notices
+    return api.json_response(NoticeList(outbox.waiting(limit), outbox.sent(limit)))
 
 
 @fleet.get("/dead", response_model=list[DeadLetter])
-def dead_letters(ask: Ask, limit: Limit = 100) -> Response:
+def dead_letters(api: CurrentRequest, limit: Limit = 100) -> Response:
     """List dead letters, the newest first, as `unstuck dead list --json`."""
-    return ask.answer(ask.client.dead_letters.newest(limit))
+    return api.json_response(api.client.dead_letters.newest(limit))
 
 
 @fleet.get("/dead/{letter}", response_model=DeadLetter)
-def dead_letter(ask: Ask, letter: str) -> Response:
+def dead_letter(api: CurrentRequest, letter: str) -> Response:
     """Return one dead letter with all its fields, as `unstuck dead show ID --json`."""
-    return ask.answer(ask.client.dead_letters.get(letter))
+    return api.json_response(api.client.dead_letters.get(letter))
 
 
 @datasets.get("/datasets", response_model=list[DatasetInfo])
-def list_datasets(ask: Ask, version: Version = None, files: bool = False) -> Response:
+def list_datasets(api: CurrentRequest, version: Version = None, files: bool = False) -> Response:
     """List all published datasets, as `unstuck datasets --json`."""
-    uri = ask.client.settings.warehouse
+    uri = api.client.settings.warehouse
 
     def read(place: Warehouse) -> list[DatasetInfo]:
         return [
@@ -77,22 +77,26 @@ def list_datasets(ask: Ask, version: Version = None, files: bool = False) -> Res
             for name, state in sorted(place.state(version).items())
         ]
 
-    return ask.answer(ask.in_warehouse(uri, "nothing can be shown of what is published", read))
+    return api.json_response(
+        api.in_warehouse(uri, "nothing can be shown of what is published", read)
+    )
 
 
 @datasets.get("/datasets/{name}", response_model=DatasetInfo)
-def dataset(ask: Ask, name: str, version: Version = None, files: bool = False) -> Response:
+def dataset(
+    api: CurrentRequest, name: str, version: Version = None, files: bool = False
+) -> Response:
     """Return one dataset, as the element of `unstuck datasets NAME --json`."""
-    uri = ask.client.settings.warehouse
+    uri = api.client.settings.warehouse
 
     def read(place: Warehouse) -> DatasetInfo:
         return shown_dataset(place, uri, name, place.dataset(name, version), files)
 
-    return ask.answer(ask.in_warehouse(uri, f"dataset {name} cannot be shown", read))
+    return api.json_response(api.in_warehouse(uri, f"dataset {name} cannot be shown", read))
 
 
 @datasets.get("/datasets/{name}/history", response_model=list[DatasetVersion])
-def history(ask: Ask, name: str, limit: Limit = 20) -> Response:
+def history(api: CurrentRequest, name: str, limit: Limit = 20) -> Response:
     """List the versions of a dataset, the newest first, as `unstuck datasets NAME --history
     --json`.
     """
@@ -100,13 +104,13 @@ def history(ask: Ask, name: str, limit: Limit = 20) -> Response:
     def read(place: Warehouse) -> tuple[DatasetVersion, ...]:
         return versions_of(place, name, place.dataset(name).changed, limit).versions
 
-    return ask.answer(
-        ask.in_warehouse(ask.client.settings.warehouse, f"versions of {name} cannot be shown", read)
+    return api.json_response(
+        api.in_warehouse(api.client.settings.warehouse, f"versions of {name} cannot be shown", read)
     )
 
 
 @datasets.get("/datasets/{name}/sources", response_model=list[SourceRead])
-def sources(ask: Ask, name: str, version: Version = None, limit: Limit = 20) -> Response:
+def sources(api: CurrentRequest, name: str, version: Version = None, limit: Limit = 20) -> Response:
     """List the files that the stream of a dataset loaded, as `unstuck datasets NAME --sources
     --json`.
     """
@@ -120,6 +124,6 @@ def sources(ask: Ask, name: str, version: Version = None, limit: Limit = 20) -> 
         )
         return [source for entry in entries for source in sources_of(place, name, entry)]
 
-    return ask.answer(
-        ask.in_warehouse(ask.client.settings.warehouse, f"sources of {name} cannot be shown", read)
+    return api.json_response(
+        api.in_warehouse(api.client.settings.warehouse, f"sources of {name} cannot be shown", read)
     )

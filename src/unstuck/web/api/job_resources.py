@@ -27,16 +27,16 @@ from unstuck.tasks.duration import since_time
 from unstuck.validation.validate import Validation, validate_spec
 from unstuck.views.jobs.job_logs import MOST_READ, find_logs, tail_of
 from unstuck.views.jobs.job_pictures import graph_of_job
-from unstuck.web.api.asked import (
+from unstuck.web.api.api_request import (
     SPEC_BODY,
     TAKE_OVER,
-    Ask,
-    Asked,
-    By,
-    Job,
+    ApiRequest,
+    ByField,
+    CurrentRequest,
+    JobId,
     SentSpec,
-    Spec,
-    Text,
+    StorableText,
+    WrittenSpec,
     params_of,
     with_places,
 )
@@ -62,10 +62,10 @@ Entry = Annotated[
 
 @jobs.get("/jobs", response_model=list[JobInfo])
 def list_jobs(
-    ask: Ask,
+    api: CurrentRequest,
     status: Annotated[Sequence[Status], Query()] = (),
     name: Annotated[
-        Text | None, Query(description="A glob that the name of the job must match.")
+        StorableText | None, Query(description="A glob that the name of the job must match.")
     ] = None,
     since: Annotated[
         Since, Query(description="Only jobs submitted since then, or within so long.")
@@ -73,60 +73,61 @@ def list_jobs(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
 ) -> Response:
     """List jobs, the newest first, with what each waits for, as `unstuck list --json`."""
-    listed_jobs = ask.client.jobs(status=status, name=name, since=since, limit=limit)
-    waits = waits_of(ask.client, listed_jobs)
-    return ask.answer(
+    listed_jobs = api.client.jobs(status=status, name=name, since=since, limit=limit)
+    waits = waits_of(api.client, listed_jobs)
+    return api.json_response(
         json_of_list([replace(job, why=waits.get(job.id, "")) for job in listed_jobs])
     )
 
 
 @jobs.get("/late-jobs", response_model=list[Problem])
-def late_jobs(ask: Ask) -> Response:
+def late_jobs(api: CurrentRequest) -> Response:
     """List jobs that no schedule submits and that are late, as `unstuck list --late --json`."""
-    return ask.answer(ask.client.late_jobs())
+    return api.json_response(api.client.late_jobs())
 
 
 @jobs.get("/now", response_model=NowAnswer)
-def now(ask: Ask) -> Response:
+def now(api: CurrentRequest) -> Response:
     """Return problems, running jobs and recently ended jobs, as `unstuck now --json`."""
-    snapshot, waits = Snapshot.of(ask.client).explained(ask.client)
-    return ask.answer(NowAnswer.of(snapshot, waits))
+    snapshot, waits = Snapshot.of(api.client).explained(api.client)
+    return api.json_response(NowAnswer.of(snapshot, waits))
 
 
 @jobs.post("/jobs", response_model=SubmitAnswer, status_code=201, openapi_extra=SPEC_BODY)
 def submit(
-    ask: Ask,
-    spec: Spec,
+    api: CurrentRequest,
+    spec: WrittenSpec,
     key: Annotated[
         str | None, Query(description="The same spec under the same key is the same job.")
     ] = None,
     param: Annotated[
-        Sequence[Text], Query(description="NAME=VALUE, once for each parameter.")
+        Sequence[StorableText], Query(description="NAME=VALUE, once for each parameter.")
     ] = (),
     retry: Annotated[
         bool, Query(description="If the last job of the key did not finish well, retry it.")
     ] = False,
     take_over: Annotated[bool, Query(description=TAKE_OVER)] = False,
-    by: Annotated[By, Query()] = None,
+    by: Annotated[ByField, Query()] = None,
 ) -> Response:
     """Submit a job, as `unstuck submit --json`. Answers 200 if a job with the key exists."""
 
     def act() -> Response:
         job = JobSpec.from_written(spec, params_of(param))
         how: dict[str, Any] = {"key": key, "retry": retry, "take_over": take_over}
-        done = ask.client.submit(job, **how, by=ask.by(by)).submitted
+        done = api.client.submit(job, **how, by=api.by(by)).submitted
         fresh = done.new or bool(done.retried)
-        return ask.answer(SubmitAnswer.of(done, job.name), 201 if fresh else 200)
+        return api.json_response(SubmitAnswer.of(done, job.name), 201 if fresh else 200)
 
     return with_places(spec, act)
 
 
 @jobs.post("/validate", response_model=Validation, openapi_extra=SPEC_BODY)
 async def validate(
-    ask: Ask,
+    api: CurrentRequest,
     sent: SentSpec,
     param: Annotated[
-        Sequence[Text], Query(description="NAME=VALUE; with none, each parameter may lack one.")
+        Sequence[StorableText],
+        Query(description="NAME=VALUE; with none, each parameter may lack one."),
     ] = (),
 ) -> Response:
     """Check a spec and its SQL, and store nothing, as `unstuck validate --json`.
@@ -137,48 +138,51 @@ async def validate(
 
     def act() -> Validation:
         try:
-            return validate_spec(sent.written(), values, ask.client.settings)[1]
+            return validate_spec(sent.written(), values, api.client.settings)[1]
         except SpecError as error:
             return Validation.of_error(error)
 
-    return ask.answer(await to_thread.run_sync(act, limiter=_ONE_PARSER))
+    return api.json_response(await to_thread.run_sync(act, limiter=_ONE_PARSER))
 
 
 @jobs.get("/jobs/{job}", response_model=JobInfo)
-def show(ask: Ask, job: Job) -> Response:
+def show(api: CurrentRequest, job: JobId) -> Response:
     """Return one job with all its facts, as `unstuck show JOB --json`."""
-    return ask.answer(ask.client.show(job, why=True))
+    return api.json_response(api.client.show(job, why=True))
 
 
 @jobs.get("/jobs/{job}/spec", response_model=dict[str, Any])
-def spec_of(ask: Ask, job: Job) -> Response:
+def spec_of(api: CurrentRequest, job: JobId) -> Response:
     """Return the stored spec of a job in JSON, as `unstuck show JOB --yaml`."""
-    return ask.answer(ask.client.written(job))
+    return api.json_response(api.client.written(job))
 
 
 @jobs.get("/jobs/{job}/why", response_model=list[Explanation])
-def why(ask: Ask, job: Job) -> Response:
+def why(api: CurrentRequest, job: JobId) -> Response:
     """Explain why a job and its unfinished groups wait, as `unstuck why JOB --json`."""
-    return ask.answer(ask.client.explain(job))
+    return api.json_response(api.client.explain(job))
 
 
 @jobs.get("/jobs/{job}/events", response_model=list[EventInfo])
 def events(
-    ask: Ask, job: Job, after: Entry = "-", limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
+    api: CurrentRequest,
+    job: JobId,
+    after: Entry = "-",
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> Response:
     """List the events of a job, the oldest first, as `unstuck events JOB --json`.
 
     The last `entry` is the next `after`.
     """
-    ask.client.job(job)  # raises if there is no such job
-    entries = islice(ask.client.events(job, after), limit)
-    return ask.answer([EventInfo.of(event, entry) for entry, event in entries])
+    api.client.job(job)  # raises if there is no such job
+    entries = islice(api.client.events(job, after), limit)
+    return api.json_response([EventInfo.of(event, entry) for entry, event in entries])
 
 
 @jobs.get("/jobs/{job}/logs", response_model=list[LogLine])
 def logs(
-    ask: Ask,
-    job: Job,
+    api: CurrentRequest,
+    job: JobId,
     tail: Annotated[
         int, Query(ge=1, le=10_000, description="The last lines of each attempt.")
     ] = 500,
@@ -187,24 +191,24 @@ def logs(
     ] = False,
 ) -> Response:
     """Return the last log lines of at most 200 attempts of a job, as `unstuck logs JOB --json`."""
-    return _logs(ask, job, None, tail, every)
+    return _logs(api, job, None, tail, every)
 
 
 @jobs.get("/jobs/{job}/logs/{group}", response_model=list[LogLine])
 def logs_of_group(
-    ask: Ask,
-    job: Job,
+    api: CurrentRequest,
+    job: JobId,
     group: str,
     tail: Annotated[int, Query(ge=1, le=10_000)] = 500,
     every: Annotated[bool, Query(alias="all")] = False,
 ) -> Response:
     """Return the last log lines of a group, of a fork, or of one member: `by_month[3]`."""
-    return _logs(ask, job, group, tail, every)
+    return _logs(api, job, group, tail, every)
 
 
-def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Response:
+def _logs(api: ApiRequest, job: str, group: str | None, tail: int, every: bool) -> Response:
     """Raises: NoSuchJob; NoSuchGroup; WarehouseSilent."""
-    view = ask.client.show(job)
+    view = api.client.show(job)
     if group is not None:
         view.planned(group)
 
@@ -218,8 +222,8 @@ def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Re
             for line in tail_of(files, log.path, most).lines[-tail:]
         ]
 
-    return ask.answer(
-        ask.in_warehouse(view.warehouse, f"the logs of job {job} cannot be shown", read)
+    return api.json_response(
+        api.in_warehouse(view.warehouse, f"the logs of job {job} cannot be shown", read)
     )
 
 
@@ -228,6 +232,6 @@ def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Re
     response_class=Response,
     responses={200: {"content": {"image/svg+xml": {}}}},
 )
-def graph(ask: Ask, job: Job) -> Response:
+def graph(api: CurrentRequest, job: JobId) -> Response:
     """Draw the current graph of a job."""
-    return ask.sent(on_paper(graph_of_job(ask.client.show(job))), "image/svg+xml")
+    return api.text_response(on_paper(graph_of_job(api.client.show(job))), "image/svg+xml")

@@ -11,15 +11,15 @@ from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.schedule_result import ScheduleResult
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.read_model.schedule import ScheduleInfo, TickInfo, json_of_schedules
-from unstuck.web.api.asked import (
+from unstuck.web.api.api_request import (
     SPEC_BODY,
     TAKE_OVER,
-    Ask,
-    Asked,
-    By,
-    Reason,
-    Spec,
-    Text,
+    ApiRequest,
+    ByField,
+    CurrentRequest,
+    ReasonField,
+    StorableText,
+    WrittenSpec,
     refused,
     with_places,
 )
@@ -29,31 +29,31 @@ JOBS_SHOWN = 10  # of the last runs of one schedule
 
 
 @schedules.get("/schedules", response_model=list[ScheduleInfo])
-def list_schedules(ask: Ask) -> Response:
+def list_schedules(api: CurrentRequest) -> Response:
     """List the schedules, as `unstuck schedule list --json`."""
-    return ask.answer(json_of_schedules(ask.client.schedules.all()))
+    return api.json_response(json_of_schedules(api.client.schedules.all()))
 
 
 @schedules.post("/schedules", response_model=ScheduleResult, openapi_extra=SPEC_BODY)
 def set_schedule(
-    ask: Ask,
-    spec: Spec,
+    api: CurrentRequest,
+    spec: WrittenSpec,
     take_over: Annotated[bool, Query(description=TAKE_OVER)] = False,
-    reason: Annotated[Reason, Query()] = "",
-    by: Annotated[By, Query()] = None,
+    reason: Annotated[ReasonField, Query()] = "",
+    by: Annotated[ByField, Query()] = None,
 ) -> Response:
     """Create or change a schedule from a job spec, as `unstuck schedule set --json`."""
 
     def act() -> ScheduleResult:
         job = JobSpec.from_written(spec, None, scheduled=True)
-        return ask.client.schedules.set(job, take_over=take_over, reason=reason, by=ask.by(by))
+        return api.client.schedules.set(job, take_over=take_over, reason=reason, by=api.by(by))
 
-    return _answer(ask, with_places(spec, act))
+    return _answer(api, with_places(spec, act))
 
 
 @schedules.get("/schedules/{name}", response_model=ScheduleInfo)
 def show(
-    ask: Ask,
+    api: CurrentRequest,
     name: str,
     count: Annotated[
         int, Query(alias="next", ge=0, le=1000, description="So many of its next ticks.")
@@ -65,36 +65,38 @@ def show(
     """Return one schedule, its next ticks, last runs and events, as `unstuck schedule show NAME
     --json`.
     """
-    return ask.answer(ask.client.schedules.show(name, ticks=count, jobs=JOBS_SHOWN, events=most))
+    return api.json_response(
+        api.client.schedules.show(name, ticks=count, jobs=JOBS_SHOWN, events=most)
+    )
 
 
 @schedules.get("/schedules/{name}/why", response_model=ScheduleExplanation)
-def why(ask: Ask, name: str) -> Response:
+def why(api: CurrentRequest, name: str) -> Response:
     """Explain the state of a schedule and what helps, as `unstuck schedule why NAME --json`."""
-    return ask.answer(ask.client.schedules.why(name))
+    return api.json_response(api.client.schedules.why(name))
 
 
 @schedules.get("/schedules/{name}/spec", response_model=dict[str, Any])
-def spec_of(ask: Ask, name: str) -> Response:
+def spec_of(api: CurrentRequest, name: str) -> Response:
     """Return the job spec of a schedule in JSON, as `unstuck schedule export NAME`."""
-    return ask.answer(ask.client.schedules.written(name))
+    return api.json_response(api.client.schedules.written(name))
 
 
 @schedules.get("/schedules/{name}/ticks", response_model=list[TickInfo])
 def ticks(
-    ask: Ask,
+    api: CurrentRequest,
     name: str,
-    first: Annotated[Text, Query(alias="from", max_length=50)],
-    last: Annotated[Text | None, Query(alias="to", max_length=50)] = None,
+    first: Annotated[StorableText, Query(alias="from", max_length=50)],
+    last: Annotated[StorableText | None, Query(alias="to", max_length=50)] = None,
     backwards: bool = False,
 ) -> Response:
     """List the ticks that a backfill would run, as `unstuck schedule ticks NAME --json`.
 
     Changes nothing.
     """
-    planned_ticks = ask.client.schedules.backfill_ticks(name, first, last, backwards=backwards)
-    return ask.answer(planned_ticks)
+    planned_ticks = api.client.schedules.backfill_ticks(name, first, last, backwards=backwards)
+    return api.json_response(planned_ticks)
 
 
-def _answer(ask: Asked, done: ScheduleResult) -> Response:
-    return refused(done.text) if done.answer is Answer.REFUSED else ask.answer(done)
+def _answer(api: ApiRequest, done: ScheduleResult) -> Response:
+    return refused(done.text) if done.answer is Answer.REFUSED else api.json_response(done)

@@ -30,19 +30,19 @@ _BREAKER = CircuitBreaker()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request."""
+class ApiRequest:
+    """A request to the API, and the responses to it."""
 
     request: Request
     client: Client
 
-    def answer(
+    def json_response(
         self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> Response:
         """Return ``value`` as JSON, or 304 if the caller already has it."""
-        return self.sent(json_text(value), "application/json", status, headers)
+        return self.text_response(json_text(value), "application/json", status, headers)
 
-    def sent(
+    def text_response(
         self,
         text: str,
         media_type: str,
@@ -75,26 +75,26 @@ class Asked:
         return _BREAKER.call(uri, what, ask, WAREHOUSE_WITHIN)
 
 
-async def _asked(request: Request) -> Asked:
+async def _api_request(request: Request) -> ApiRequest:
     if request.method == "POST" and request.app.state.read_only:
         raise HTTPException(403, "This server is read-only; nothing was changed.")
-    return Asked(request, request.app.state.client)
+    return ApiRequest(request, request.app.state.client)
 
 
-Ask = Annotated[Asked, Depends(_asked)]
+CurrentRequest = Annotated[ApiRequest, Depends(_api_request)]
 
 
 def _job(
-    ask: Ask,
+    api: CurrentRequest,
     job: Annotated[
         str, Path(description="An id, the beginning of one, or a name (of its newest job).")
     ],
 ) -> str:
     """Return the id of the job. Raises: NoSuchJob, BadRequest, Ambiguous."""
-    return find_job(ask.client, job, by_key=ask.request.method != "POST")
+    return find_job(api.client, job, by_key=api.request.method != "POST")
 
 
-Job = Annotated[str, Depends(_job)]
+JobId = Annotated[str, Depends(_job)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _spec(sent: SentSpec) -> Written:
     return sent.written()
 
 
-Spec = Annotated[Written, Depends(_spec)]
+WrittenSpec = Annotated[Written, Depends(_spec)]
 SPEC_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -163,9 +163,11 @@ def _whole(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_whole)]
-Reason = Annotated[Text, Field(max_length=500, description="Why, for the event log.")]
-By = Annotated[Text | None, Field(max_length=100, description="Who asks, for the event log.")]
+StorableText = Annotated[str, AfterValidator(_whole)]
+ReasonField = Annotated[StorableText, Field(max_length=500, description="Why, for the event log.")]
+ByField = Annotated[
+    StorableText | None, Field(max_length=100, description="Who asks, for the event log.")
+]
 
 
 TAKE_OVER = "Publish also datasets that another job owns, and own them from then on."
