@@ -34,9 +34,8 @@ from unstuck.tasks.spec.sql_tokens import MAX_SQL
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 
 MAX_FORK = 10_000
-MAX_JOB_BYTES = (
-    16 * 1024 * 1024
-)  # that a job takes in the store; and once more for the values of its dynamic forks
+# Limit of a stored job. The values of its dynamic forks have the same limit again.
+MAX_JOB_BYTES = 16 * 1024 * 1024
 MAX_WHEN = 1000  # characters of a condition
 # A step of ours: what the runner collects from an input is all that is to do.
 READ_VALUES = "unstuck:read_values"
@@ -205,16 +204,14 @@ class GroupSpec(Strict):
     steps: Listed[Step] = Field(
         default=(), description="What one attempt runs, in this order; without steps: a join."
     )
-    retry: RetryPolicy | None = Field(
-        default=None, description="How failures of the steps are met."
-    )
+    retry: RetryPolicy | None = Field(default=None, description="How failed steps are retried.")
     timeout: Timeout | None = Field(
         default=None,
         description="Time limit of an attempt, from its first step; left out: no limit.",
     )
     queue_timeout: Timeout | None = Field(
         default=None,
-        description="A group that nobody claims for this long fails; left out: it waits for ever.",
+        description="A group that nobody claims for this long fails; left out: no limit.",
     )
     fresh: StrictBool = Field(default=False, description="Each attempt runs in a new process.")
     code_version: str | None = Field(
@@ -222,8 +219,8 @@ class GroupSpec(Strict):
         strict=True,
         min_length=1,
         max_length=200,
-        description="Stands for the code of the steps: work is taken over by a retry where it is "
-        "the same; left out: the source of the packages that the steps are in.",
+        description="Replaces the source digest: a retry reuses work with the same value; "
+        "left out: a digest of the packages that have the steps.",
     )
     optional: StrictBool = Field(
         default=False, description="A failure of the group does not fail the job."
@@ -233,31 +230,28 @@ class GroupSpec(Strict):
         ge=1,
         le=1000,
         strict=True,
-        description="Workers lost in a row until the group fails as POISON.",
+        description="Consecutive worker losses after which the group fails (POISON).",
     )
 
     @field_validator("for_each")
     @classmethod
-    def _fork_fits(cls, value: Any) -> Any:
+    def _fork_is_valid(cls, value: Any) -> Any:
         if value is None:
             return value
-        listed = [values for values in value.values() if isinstance(values, tuple)]
+        if not value:
+            raise ValueError("for_each wants at least one parameter")
+        lists = [values for values in value.values() if isinstance(values, tuple)]
         sources = [values for values in value.values() if isinstance(values, ForkFrom)]
-        count = math.prod(map(len, listed))
-        what = "values" if len(value) == 1 else "combinations"
-        distinct = [set(map(fork_key, values)) for values in listed]
-        wrong = {
-            "for_each wants at least one parameter": not value,
-            "for_each takes values from a column for one parameter alone, not for several": (
-                len(value) > 1 and any(values.source for values in sources)
-            ),
-            "for_each holds the same value twice": [*map(len, distinct)] != [*map(len, listed)],
-            f"for_each holds {count} {what}; at most {MAX_FORK} are allowed": (
-                max(count, *map(len, listed), 0) > MAX_FORK
-            ),
-        }
-        if first := next(filter(wrong.get, wrong), None):
-            raise ValueError(first)
+        if len(value) > 1 and any(values.source for values in sources):
+            raise ValueError(
+                "for_each takes values from a column for one parameter alone, not for several"
+            )
+        if any(len(set(map(fork_key, values))) < len(values) for values in lists):
+            raise ValueError("for_each holds the same value twice")
+        count = math.prod(map(len, lists))
+        if max(count, *map(len, lists), 0) > MAX_FORK:
+            what = "values" if len(value) == 1 else "combinations"
+            raise ValueError(f"for_each holds {count} {what}; at most {MAX_FORK} are allowed")
         return value
 
     @model_validator(mode="after")
@@ -266,8 +260,16 @@ class GroupSpec(Strict):
             raise ValueError(
                 "for_each on a group without steps: there is nothing to run for each value"
             )
-        if not self.spark and any(s.sql or s.sql_file for s in self.steps):
+        return self
+
+    @model_validator(mode="after")
+    def _sql_has_spark(self) -> Self:
+        if not self.spark and any(step.sql or step.sql_file for step in self.steps):
             raise ValueError("spark: false with a SQL step: SQL needs a Spark session")
+        return self
+
+    @model_validator(mode="after")
+    def _compacts_one_dataset(self) -> Self:
         if sum(step.compact is not None for step in self.steps) > 1:
             raise ValueError(
                 "two steps with compact: both would record the same results; use a group for each "
@@ -315,7 +317,7 @@ class GroupSpec(Strict):
 
     @property
     def fork_from(self) -> ForkFrom | None:
-        """The column that gives the values of a dynamic fork."""
+        """The source of the values of a dynamic fork; None for any other group."""
         sources = (self.for_each or {}).values()
         return next(
             (source for source in sources if isinstance(source, ForkFrom) and source.source), None
