@@ -179,7 +179,7 @@ class Consumer:
         now = self._clock()
         if now >= self._next_note:
             self._next_note = now + EVERY
-            self._heartbeat.note(
+            self._heartbeat.beat(
                 *(None if at is None else now - at for at in (self._read_at, self.sweep.ended_at))
             )
 

@@ -16,7 +16,7 @@ from unstuck.tasks.protocol.process_info import CoordinatorInfo, WarehouseSeen
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 
-EVERY = 1.0  # seconds between two notes of one coordinator
+EVERY = 1.0  # seconds between two heartbeats of one coordinator
 EVERY_LOOK = 5.0  # seconds between two looks at the queues
 
 QueueAges = Mapping[str, tuple[int, float]]
@@ -68,7 +68,7 @@ class Heartbeat:
         self._queue_ages: QueueAges = {}
         self._looked_at = 0.0
 
-    def note(self, read_ago: float | None, swept_ago: float | None) -> None:
+    def beat(self, read_ago: float | None, swept_ago: float | None) -> None:
         """Record that this coordinator is alive. Never raises redis.RedisError.
 
         Args:
@@ -117,9 +117,9 @@ class Heartbeat:
         self._queue_ages = ages_after(self._queue_ages, messages, now)
 
     def leave(self) -> None:
-        """Take this coordinator out of the list: it ends in good order.
+        """Remove this coordinator from the list, since it shuts down cleanly.
 
-        Never raises for the store's sake.
+        Never raises redis.RedisError.
         """
         self._registry.leave(self._name)
 

@@ -261,9 +261,7 @@ class ScheduleSweep:
             try:
                 state = self._jobs.load(job)
             except (Damaged, NewerJob):
-                text = (
-                    "the groups of job %s cannot be read: whether it can be retried is unknown"
-                )
+                text = "the groups of job %s cannot be read: whether it can be retried is unknown"
                 log.warning(text, job)
         return seen_as(record, state)
 

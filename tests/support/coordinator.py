@@ -70,7 +70,7 @@ class WatchedWarehouses(Warehouses):
 class UnlistedHeartbeat(Heartbeat):
     """The heartbeat of a coordinator that the fleet does not list."""
 
-    def note(self, read_ago: float | None, swept_ago: float | None) -> None:
+    def beat(self, read_ago: float | None, swept_ago: float | None) -> None:
         pass
 
 

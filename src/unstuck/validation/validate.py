@@ -31,7 +31,7 @@ class Validation:
     """The size of a job, or the problems of its spec.
 
     Attributes:
-        ok: whether the spec is right.
+        ok: whether the spec is valid.
         name: of the job.
         groups: number of planned groups.
         forks: number of groups that are forked.
@@ -79,7 +79,7 @@ class Validation:
 def validate_spec(
     written: Written, params: Mapping[str, Any] | None, settings: Settings, *, imports: bool = False
 ) -> tuple[Plan, Validation]:
-    """Return the plan of a valid spec, and the warnings.
+    """Return the plan of a valid spec, and its `Validation` with the warnings.
 
     Args:
         params: None: required parameters need no value yet.
@@ -93,10 +93,10 @@ def validate_spec(
     groups = dict(enumerate(job.groups)) if job else groups_of(written)
     code = code_problems(groups, written, settings.step_modules) if imports else NO_CODE
     parsed_by, wrong, doubtful = statement_problems(groups, written, settings.spark_conf)
-    problems += _elsewhere(problems, [*code.problems, *wrong])
+    problems += _not_yet_reported(problems, [*code.problems, *wrong])
     unknown = _unknown_tables(job, settings, code.writes) if job else []
     sure = [table.problem for table in unknown if table.is_sure]
-    problems += _elsewhere(problems, sure, STEP_DEPTH)
+    problems += _not_yet_reported(problems, sure, STEP_DEPTH)
     if problems or job is None or plan is None:
         raise SpecError([written.located(problem) for problem in problems])
     unsure = [table.problem for table in unknown if not table.is_sure]
@@ -108,7 +108,7 @@ def validate_spec(
 def _compiled(
     written: Written, params: Mapping[str, Any] | None, settings: Settings
 ) -> tuple[JobSpec | None, Plan | None, list[SpecProblem]]:
-    """Return the job and the plan of a spec, as far as it is right, and its problems."""
+    """Return the job and the plan of a spec, as far as it is valid, and its problems."""
     job = None
     try:
         job = JobSpec.from_written(written, params, scheduled=True)
@@ -118,10 +118,12 @@ def _compiled(
         return job, None, list(error.problems)
 
 
-def _elsewhere(
+def _not_yet_reported(
     reported: Iterable[SpecProblem], problems: Iterable[SpecProblem], depth: int | None = None
 ) -> list[SpecProblem]:
-    """Return the ``problems`` at places without one: the first is the nearest to its cause.
+    """Return the ``problems`` whose place has no reported problem yet.
+
+    The earlier problem of a place is nearer to the cause.
 
     Args:
         depth: parts of a path that name a place; None: all.

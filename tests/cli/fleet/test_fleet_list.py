@@ -175,7 +175,7 @@ def test_a_coordinator_that_shuts_down_cleanly_leaves_the_list(coordinator: Coor
 def test_silent_runners_and_coordinators_are_forgotten_after_an_hour(
     coordinator: Coordinator,
 ) -> None:
-    coordinator.heartbeat.note(None, None)
+    coordinator.heartbeat.beat(None, None)
     for name, heard in (("long", FORGOTTEN + 60), ("short", FORGOTTEN - 60)):
         coordinator.note_runner(name, heard)
     assert coordinator.heartbeat.forget_silent() == 1

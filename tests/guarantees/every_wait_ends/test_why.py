@@ -54,7 +54,7 @@ def test_a_queue_ignored_by_idle_runners_is_shown_with_their_worker(
         coordinator.keys.processes, mapping={"odd": "no line of ours", "odder": "[]"}
     )
     coordinator.redis.lpush(coordinator.keys.queue("light"), "a wake-up, as Celery writes it")
-    coordinator.heartbeat.note(None, 0.0)  # whatever somebody wrote there
+    coordinator.heartbeat.beat(None, 0.0)  # whatever somebody wrote there
     found = wait_until(
         lambda: (now := why(coordinator, job)["a"]) and "idle" in now.what and now,
         10,

@@ -251,7 +251,7 @@ def test_waiting_work_in_the_store_is_reported(
 ) -> None:
     job = coordinator.submit(group("a"))
     coordinator.sweep.run()
-    coordinator.heartbeat.note(None, 0.0)
+    coordinator.heartbeat.beat(None, 0.0)
     long_ago = f"{(coordinator.redis.time()[0] - 100) * 1000}-0"
     assert told()["WAREHOUSE_ID"]["level"] == "ok"
 
@@ -330,12 +330,12 @@ def test_a_coordinator_that_sees_another_warehouse_at_the_same_path_is_reported(
     probe = WarehouseProbe(coordinator.settings)
     wait_until(lambda: probe.seen(0.0).id is not None, 10, "the coordinator's look")
     heartbeat = Heartbeat(coordinator.redis, coordinator.keys, "host-1:7:word", probe)
-    heartbeat.note(None, 0.0)
+    heartbeat.beat(None, 0.0)
     assert told()["WAREHOUSE_SHARED"]["level"] == "ok"
     folder = Path(coordinator.settings.warehouse)
     folder.rename(folder.with_name("the-home-of-host-1"))
     elsewhere = Warehouse(str(folder)).ensure_id()
-    heartbeat.note(None, 0.0)
+    heartbeat.beat(None, 0.0)
     found = told()["WAREHOUSE_SHARED"]
     assert found["level"] == "problem"
     assert "host-1:7" in found["text"]
@@ -371,9 +371,9 @@ def test_a_new_installation_has_no_false_problem_after_its_first_submit(
     probe = WarehouseProbe(coordinator.settings)
     wait_until(lambda: probe.seen(0.0).id is not None, 10, "the coordinator's look")
     heartbeat = Heartbeat(coordinator.redis, coordinator.keys, "host-1:7:word", probe)
-    heartbeat.note(None, 0.0)
+    heartbeat.beat(None, 0.0)
     coordinator.submit(group("a"))
-    heartbeat.note(None, 0.0)
+    heartbeat.beat(None, 0.0)
     found = told()["WAREHOUSE_SHARED"]
     assert (found["level"], "0 of 1 runners" in found["text"]) == ("ok", True), found
     # But one that still sees none when it has looked again does not see the folder that all others
@@ -391,7 +391,7 @@ def test_submits_that_no_coordinator_receives_are_reported(
     queue.
     """
     coordinator.redis.lpush(coordinator.keys.queue("control"), "a submit, as Celery writes it")
-    coordinator.heartbeat.note(None, 0.0)
+    coordinator.heartbeat.beat(None, 0.0)
     assert examine(redis_server.url, tmp_path)[1]["QUEUES"]["level"] == "ok", "it came just now"
     code, findings = examine(redis_server.url, tmp_path, UNSTUCK_STALLED_AFTER="100ms")
     found = findings["QUEUES"]
@@ -404,7 +404,7 @@ def test_submits_that_no_coordinator_receives_are_reported(
 def test_a_coordinator_with_another_release_or_python_is_reported(
     coordinator: Coordinator, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
-    coordinator.heartbeat.note(None, 0.0)
+    coordinator.heartbeat.beat(None, 0.0)
     found = told()["VERSIONS"]
     assert (found["level"], "of 1 runners and coordinators 1 say" in found["text"]) == (
         "ok",

@@ -48,7 +48,7 @@ from unstuck.tasks.protocol.failure import CUT
 from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.terminal_text import printable
 from unstuck.views.jobs.job_pictures import graph_of_job
-from unstuck.views.jobs.job_views import altered_while_running
+from unstuck.views.jobs.job_views import timeout_revisions_after_claim
 from unstuck.views.words import count_of, first_line, one_line
 
 STACKS_SHOWN = 5  # groups whose stacks are printed
@@ -138,7 +138,7 @@ def diff_lines(job: JobInfo) -> Iterator[Text]:
             if revision
             else "as submitted"
         )
-        if later := altered_while_running(job, member):
+        if later := timeout_revisions_after_claim(job, member):
             with_ += f", and since then the timeout of revision {later[-1]}"
         yield Text.assemble(
             (member.id, "bold"), " ", coloured(member.state), f"  ran with the spec {with_}"

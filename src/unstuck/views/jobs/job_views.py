@@ -27,18 +27,18 @@ def folded(jobs: Sequence[JobInfo]) -> list[list[JobInfo]]:
     schedules: set[str] = set()
     for job in jobs:
         is_newest = bool(job.schedule) and not job.backfill and job.schedule not in schedules
-        schedules |= {job.schedule} if is_newest else set()
-        folds_in = job.schedule and (
-            job.backfill or (job.status is Status.FINISHED and not is_newest)
-        )
-        line = folds.setdefault((job.schedule, job.backfill), []) if folds_in else []
+        if is_newest:
+            schedules.add(job.schedule)
+        is_repeat = job.status is Status.FINISHED and not is_newest
+        is_folded = bool(job.schedule and (job.backfill or is_repeat))
+        line = folds.setdefault((job.schedule, job.backfill), []) if is_folded else []
         if not line:
             lines.append(line)
         line.append(job)
     return lines
 
 
-def altered_while_running(job: JobInfo, member: Member) -> list[int]:
+def timeout_revisions_after_claim(job: JobInfo, member: Member) -> list[int]:
     """Return the revisions whose timeouts an attempt of ``member`` got after its claim."""
     name = re.escape(split_member(member.id)[0])
     timeout = re.compile(rf"(groups\.{name}|defaults)\.timeout|groups\.{name}\.steps\.\d+\.timeout")

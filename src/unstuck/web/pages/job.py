@@ -29,7 +29,7 @@ from unstuck.views.dataset_views import warehouse_at
 from unstuck.views.event_words import told, told_once
 from unstuck.views.jobs.job_logs import LogFile, Tail, logs_of, shown_line, tail_of
 from unstuck.views.jobs.job_pictures import folded_graph_of_job, timeline_of
-from unstuck.views.jobs.job_views import altered_while_running, folded
+from unstuck.views.jobs.job_views import folded, timeout_revisions_after_claim
 from unstuck.web.actions import actions_for, job_actions
 from unstuck.web.pages import job_model as model
 from unstuck.web.paging import is_entry
@@ -327,7 +327,7 @@ def _ran(view: JobInfo, member: Member) -> tuple[str, str, int, int]:
         member.id,
         member.state,
         member.revision,
-        (altered_while_running(view, member) or [0])[-1],
+        (timeout_revisions_after_claim(view, member) or [0])[-1],
     )
 
 

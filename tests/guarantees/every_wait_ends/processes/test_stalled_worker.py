@@ -157,7 +157,7 @@ def test_doctor_names_a_queue_ignored_by_an_idle_worker(
     """
 
     def queues(stalled_after: str) -> dict[str, Any]:
-        coordinator.heartbeat.note(None, 0.0)
+        coordinator.heartbeat.beat(None, 0.0)
         done = Cli(redis_server.url, tmp_path)(
             "doctor", "--json", UNSTUCK_STALLED_AFTER=stalled_after
         )

@@ -40,7 +40,7 @@ def heard_of(client: redis.Redis) -> Callable[..., None]:
     """Lets a coordinator with these targets be heard of."""
 
     def make(*targets: str, name: str = "host:1:a") -> None:
-        Heartbeat(client, KEYS, name, None, targets).note(None, 0.0)
+        Heartbeat(client, KEYS, name, None, targets).beat(None, 0.0)
 
     return make
 
