@@ -41,9 +41,8 @@ app.steps["consumer"].add(Acknowledging)
 @app.task(name="unstuck.run")  # type: ignore[untyped-decorator]
 def run(queue: str = "") -> str:
     """Run ready attempts of ``queue`` and the worker's other queues. Returns a summary."""
-    if not isinstance(
-        queue, str
-    ):  # Redis refuses it in words that a runner takes for those of a store in trouble
+    # Redis would refuse it with an error that a runner mistakes for trouble of the store.
+    if not isinstance(queue, str):
         raise TypeError(f"the queue of a wake-up is its name, not {queue!r:.80}")
     # Imported when needed: Celery's commands, such as inspect, import this module too, and need no
     # runner.

@@ -80,9 +80,8 @@ class JsonFormatter(logging.Formatter):
             if name not in _OWN and _is_plain(value):
                 line.setdefault(name, value)
         text = json.dumps(line)
-        if (
-            "\\ud" in text
-        ):  # half of a surrogate pair, which many readers of JSON refuse with the whole line
+        # Half of a surrogate pair: many JSON readers refuse the whole line.
+        if "\\ud" in text:
             text = json.dumps(
                 json.loads(json.dumps(line, ensure_ascii=False).encode(errors="replace"))
             )

@@ -19,9 +19,8 @@ from unstuck.tasks.errors import HostUnfit
 UTC = "UTC"
 SESSION_ZONE = "spark.sql.session.timeZone"
 _JAVA_ZONE = re.compile(r"-Duser\.timezone=([^\s\"']*)")
-_INSTANTS = [
-    datetime(2024, month, 1).timestamp() for month in (1, 4, 7, 10)
-]  # with and without daylight saving
+# With and without daylight saving time.
+_INSTANTS = [datetime(2024, month, 1).timestamp() for month in (1, 4, 7, 10)]
 
 
 def checked_zone(name: str) -> str:

@@ -26,14 +26,8 @@ from unstuck.coordinator.spec.problems import SpecError, SpecProblem, listed, su
 from unstuck.tasks.protocol.token import split_member
 
 MAX_CHANGES_SHOWN = 5
-_NO_WORK = (
-    "retry",
-    "timeout",
-    "queue_timeout",
-    "worker_losses",
-    "queue",
-    "pool",
-)  # policies of a group
+# Policies of a group.
+_NO_WORK = ("retry", "timeout", "queue_timeout", "worker_losses", "queue", "pool")
 _GROUP = r"(groups\.[^.]+|defaults)\."
 _STEP = r"groups\.[^.]+\.steps"
 _POLICY = re.compile(
@@ -236,9 +230,8 @@ def _with_values(spec: dict[str, Any], values: Mapping[str, Any]) -> dict[str, A
 def _set(spec: dict[str, Any], path: str, value: Any) -> SpecProblem | None:
     """Set one value in the parsed spec, in place. A problem where the path leads nowhere."""
     head, conf, key = path.partition(".conf.")
-    parts = (
-        [*head.split("."), "conf", key] if conf else path.split(".")
-    )  # the names of Spark's conf hold dots
+    # Names in Spark's conf contain dots.
+    parts = [*head.split("."), "conf", key] if conf else path.split(".")
     if not all(parts):
         return SpecProblem(f"expected a path such as groups.clean.timeout, not {path!r}")
     place: Any = spec

@@ -43,9 +43,8 @@ class Commanded:
 
 OPEN = frozenset(status for status in Status if not status.terminal)
 
-GROUPS_LEGAL = frozenset(
-    {Status.PAUSED, Status.HALTED, Status.RETRYING}
-)  # skip, rerun, and alter of code
+# For skip, rerun, and alter of code.
+GROUPS_LEGAL = frozenset({Status.PAUSED, Status.HALTED, Status.RETRYING})
 RETRY_LEGAL = TERMINAL - {Status.FINISHED}  # it makes a new job of an old one
 _ENDS = {"stop": Status.STOPPED, "cancel": Status.CANCELED, "force-stop": Status.CANCELED}
 _STRENGTH = tuple(Intent)  # a later one overrides an earlier one

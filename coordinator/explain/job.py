@@ -266,9 +266,8 @@ def _publishing(state: JobState, env: Environment, due: float | None) -> Explana
         subject=job.id,
         state=job.status,
         what=what,
-        since=max(
-            (record.since for record in state.groups.values()), default=0.0
-        ),  # when the last group was done
+        # When the last group ended.
+        since=max((record.since for record in state.groups.values()), default=0.0),
         tried=tried,
         next=Event(what=next_what, at=ahead(at, env, due)),
         ends=Event(

@@ -16,9 +16,8 @@ def stands_at(stack: StepStack, now: float, *, brief: bool = False) -> str:
     where = f"{frame.file.rpartition('/')[2]}:{frame.line}" if brief else str(frame)
     age = max(0.0, now - stack.at)
     ago = f", as seen {format_duration(age)} ago" if age > LONG_AGO_S else ""
-    stood = (
-        f" for {format_duration(stack.stood)}" if stack.stood else ""
-    )  # there is one look so far
+    # Without a duration, the stack was seen only once so far.
+    stood = f" for {format_duration(stack.stood)}" if stack.stood else ""
     return f"at {where}{stood}{ago}"
 
 

@@ -32,9 +32,8 @@ class Status(StrEnum):
 
 
 TERMINAL = frozenset({Status.STOPPED, Status.CANCELED, Status.FINISHED, Status.FAILED})
-HELD = frozenset(
-    {Status.PAUSED, Status.HALTED}
-)  # until a person acts: nothing begins, and timeouts are paused
+# Nothing begins and timeouts are paused until a person acts.
+HELD = frozenset({Status.PAUSED, Status.HALTED})
 
 
 class Intent(StrEnum):
@@ -122,9 +121,8 @@ def derive(
     if outcome is not None:
         return outcome
     if halted and intent in (Intent.RUN, Intent.PAUSE):
-        return (
-            Status.HALTED
-        )  # also where the user had paused it: PAUSED means that only the user holds it up
+        # Also if the user had paused the job: PAUSED means that only the user holds it up.
+        return Status.HALTED
     if intent is Intent.PAUSE:
         return Status.PAUSING if active else Status.PAUSED
     if intent is Intent.STOP:

@@ -14,10 +14,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
-METADATA = (
-    "fd00:ec2::254",
-    "100.100.100.200",
-)  # of clouds that keep it outside the link-local networks
+# Metadata services of clouds outside the link-local networks.
+METADATA = ("fd00:ec2::254", "100.100.100.200")
 
 
 class NotAllowed(OSError):

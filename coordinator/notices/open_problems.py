@@ -160,9 +160,8 @@ class ForgottenProblems:
     def _judge(self, problem: OpenProblem) -> None:
         now, subject = self._clock(), self._subject(problem.notice)
         fate = fate_of(problem.target, problem.notice, subject, now, self._retention)
-        if (
-            fate is Fate.FORGOTTEN
-        ):  # its file goes when the notice is sent: Redis may forget it once more
+        # The problem is removed when the notice is sent, since Redis may lose it once more.
+        if fate is Fate.FORGOTTEN:
             self._outbox.add(end_of(problem.target, problem.notice, subject, now))
         elif fate is Fate.ENDED:
             self._problems.forget(problem.target, problem.notice.problem)

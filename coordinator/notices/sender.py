@@ -75,9 +75,8 @@ class Sender:
         self._known_elsewhere = known_elsewhere
         self._wake: dict[str, threading.Event] = {}
         self._threads: dict[str, threading.Thread] = {}
-        self._hanging: dict[
-            str, Future[str]
-        ] = {}  # a try of this target that has not ended in its time
+        # A send to this target that did not end in time.
+        self._hanging: dict[str, Future[str]] = {}
         self.stopping = threading.Event()
 
     def run(self) -> None:

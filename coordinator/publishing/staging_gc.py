@@ -36,9 +36,8 @@ BATCH = 20  # jobs taken by one sweep
 # Seconds until a job is looked at again: a retry holds its staging, or the look had trouble or
 # died.
 TERM = 3600.0
-GIVE_UP = (
-    30 * 86400.0
-)  # seconds after its retention for which the removal of a job's staging is tried
+# Seconds after its retention for which the removal of a job's staging is retried.
+GIVE_UP = 30 * 86400.0
 CACHED_ENTRIES = 100_000  # of one warehouse log
 _ATTEMPT = re.compile(r"\d+-\w+-\w+")
 _DEPTH = 4  # parts in the path of an attempt's folder

@@ -111,9 +111,8 @@ class Reconciler:
         self.rules = rules
         # By this, the rules of the fleet are not hashed for each commit.
         self.asked = lru_cache(1024)(lambda name, of_job: subscriptions(name, of_job, rules))
-        self._usual: dict[
-            tuple[str, str], tuple[float, float]
-        ] = {}  # name and schedule → when it was read, seconds
+        # Name and schedule → when the usual duration was read, and the duration, in seconds.
+        self._usual: dict[tuple[str, str], tuple[float, float]] = {}
         self.errors: dict[str, str] = {}  # job → the error for which its last decision failed
         self._send_wake_ups = send_wake_ups
         self._listening: tuple[float, dict[str, list[RunnerInfo]]] = (0.0, {})
@@ -440,9 +439,8 @@ class Pass:
                 "job %s is ended by force without its groups, which cannot be decided", self.job
             )
             self.groups = None
-            while (
-                ended := self._decide(state)
-            ) is Round.MORE:  # on this state: it cannot be loaded again
+            # Decided again on the same state, which cannot be loaded a second time.
+            while (ended := self._decide(state)) is Round.MORE:
                 self.reports = ()
             return ended
         except Exception as error:

@@ -86,9 +86,8 @@ class StreamLooks:
             LogBroken, WarehouseNewer, OSError: the warehouse cannot be read.
         """
         place, last = Warehouse(record.warehouse), self._schedules.backlogs([record.name])[0]
-        now = (
-            self._schedules.now()
-        )  # before it looks: what a run reads meanwhile may be seen as unread
+        # Before the look: input that a run reads meanwhile may count as unread.
+        now = self._schedules.now()
         try:
             looks = self._breaker.call(record.name, "", lambda: self._looks.look(spec, place))
         except WarehouseSilent:

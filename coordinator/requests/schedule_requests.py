@@ -430,9 +430,9 @@ class ScheduleRequests:
             now, who = self._store.now(), by or user_here()
             try:
                 record = self._record(name)
-            except (
-                Damaged
-            ):  # whether a run is active is unknown, and without this it could never be set again
+            except Damaged:
+                # It is unknown whether a run is active. If this failed, the schedule could never be
+                # set again.
                 notices, commit = [], self._store.last_commit(name)
             else:
                 if why := goes_on(record):

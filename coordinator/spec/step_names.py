@@ -46,9 +46,8 @@ def step_name(function: Function) -> str:
     """
     _check_kind(function)
     owner = function.__self__ if inspect.ismethod(function) else None
-    if inspect.isclass(
-        owner
-    ):  # a classmethod, maybe inherited: its own name is that of the class which defines it
+    # A class method, maybe inherited: its qualified name is that of the class that defines it.
+    if inspect.isclass(owner):
         module, path = owner.__module__, f"{owner.__qualname__}.{function.__name__}"
     else:
         module, path = function.__module__, function.__qualname__

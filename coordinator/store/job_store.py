@@ -318,9 +318,8 @@ class Store:
         halted = replace(old, halted=reason, status=Status.HALTED, paused_at=old.paused_at or now)
         summary = None if line is None else compact({**json.loads(str(line)), **halted.summary()})
         event = {"kind": Status.HALTED, "at": now, "code": reason.code, "text": reason.text}
-        events: list[dict[str, Any]] = (
-            [event] if old.status is not Status.HALTED else []
-        )  # and not each time again
+        # An event only if the job was not halted before.
+        events: list[dict[str, Any]] = [event] if old.status is not Status.HALTED else []
         decision = Decision(halted, old, events=events, due=now + HALTED_LOOK)
         tell(decision)
         self.commit(decision, commit_id, "", Acks(), summary)

@@ -207,10 +207,8 @@ class TraceStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def _run(self) -> None:
         try:
-            from unstuck.coordinator.traces.otel import (
-                TraceExport,
-                exporters_of,
-            )  # the extra ``otel``
+            # Imported here, since it needs the extra ``otel``.
+            from unstuck.coordinator.traces.otel import TraceExport, exporters_of
 
             export = TraceExport(exporters_of(os.environ), os.environ)
         except Exception as error:  # noqa: BLE001 - jobs run on without traces

@@ -32,9 +32,8 @@ class Catalog:
         shared, named = session._jsparkSession.sharedState(), session.conf.get(_FOLDER)
         # What Spark takes by itself is nobody's folder.
         self._named = "" if unquote(named).endswith(f"{os.getcwd()}/spark-warehouse") else named
-        shared.conf().set(
-            _FOLDER, f"file://{self._own}"
-        )  # where Spark makes the database that is always there
+        # Where Spark creates the default database.
+        shared.conf().set(_FOLDER, f"file://{self._own}")
         self._wrapper = shared.externalCatalog()
         if self._named:
             shared.conf().set(_FOLDER, named)  # of all sessions
@@ -78,9 +77,8 @@ class Catalog:
                 self._default.properties(),
             )
             catalog.alterDatabase(self._database(*about, *more))
-            session._jsparkSession.sessionState().conf().setConfString(
-                _FOLDER, folder
-            )  # of new databases
+            # The folder of new databases.
+            session._jsparkSession.sessionState().conf().setConfString(_FOLDER, folder)
             self._shared = None if self._named else where
         self._delegate.set(self._wrapper, catalog)
 

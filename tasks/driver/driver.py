@@ -61,9 +61,8 @@ class Driver:
         """
         self._settings = settings
         self._master = local_master(settings.spark_master, slots, os.cpu_count() or 1)
-        self.remote = self._master.startswith(
-            "sc://"
-        )  # Spark Connect: a client session, and no context of ours
+        # Spark Connect: a client session, without a context of our own.
+        self.remote = self._master.startswith("sc://")
         self.application: dict[str, str] = {}  # ``app`` and ``ui`` of the session, for people
         self._temporary = temporary
         # In words, what an attempt left on the context, and only another context is without.
@@ -345,9 +344,8 @@ class Driver:
         _silence_repeats()
         if self.remote:
             return SparkSession.builder.remote(self._master).getOrCreate()
-        logging.getLogger("py4j").setLevel(
-            logging.WARNING
-        )  # it logs every connection it opens and closes
+        # At INFO it logs every connection that it opens and closes.
+        logging.getLogger("py4j").setLevel(logging.WARNING)
         builder = SparkSession.builder.appName(
             f"unstuck {os.uname().nodename}:{os.getpid()}"
         ).master(self._master)

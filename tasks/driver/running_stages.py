@@ -44,9 +44,8 @@ def _stages_of_running_jobs(context: Any, store: Any) -> set[int]:
 
 def _told(context: Any, store: Any, stage: Any, clean: Callable[[str], str]) -> SparkStage:
     longest, host = 0.0, ""
-    with suppress(
-        Exception
-    ):  # the signature of this call is Spark's own, and changes with its versions
+    # The signature of this call is internal to Spark and differs between its versions.
+    with suppress(Exception):
         status = context._jvm.org.apache.spark.status.api.v1
         running = context._jvm.java.util.ArrayList()
         running.add(status.TaskStatus.RUNNING)

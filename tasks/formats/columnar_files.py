@@ -16,9 +16,8 @@ _BYTES = 16 * 1024 * 1024  # of a table
 _AT_ONCE = 2048  # rows that are decoded at once: each may be a reference to one long text
 _GREGORIAN = datetime.date(1582, 11, 1)  # and some days, by which the calendars differ
 _FIRST_DAY = (_GREGORIAN - datetime.date(1970, 1, 1)).days
-_FIRST_TIME = (
-    int(datetime.datetime(1900, 1, 2, tzinfo=datetime.UTC).timestamp()) * 10**6
-)  # zones differ before it, too
+# Before it, time zones differ as well.
+_FIRST_TIME = int(datetime.datetime(1900, 1, 2, tzinfo=datetime.UTC).timestamp()) * 10**6
 Choose = Callable[[list[str]], list[str]]
 
 

@@ -20,9 +20,8 @@ from unstuck.tasks.spec.streams.stream_options import NOT_UNPACKED, PACKED
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
 _BLOCK = 16 * 1024 * 1024
-_OF_LINES = (
-    1024 * 1024
-)  # bytes that are split into lines at once; each line costs some 40 bytes more
+# Bytes that are split into lines at once; each line needs some 40 bytes more.
+_OF_LINES = 1024 * 1024
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BEGINS = {
     b"\x1f\x8b": "is packed by gzip. Give it a name that ends with .gz, and it is unpacked",

@@ -61,9 +61,8 @@ class Parts(Rows):
         self._number = 0
         self._written: dict[str, int] = {}
         self._written_of_own: dict[str, int] = {}
-        self._bytes = self._bytes_of_own = (
-            0  # to ask each table again for every file would take their square
-        )
+        # Counted here, since asking each table again for every file would take quadratic time.
+        self._bytes = self._bytes_of_own = 0
 
     def add(self, table: Any) -> None:
         """As `Rows.add`. Raises: OSError; as ``Files.check``."""

@@ -26,10 +26,8 @@ _NUMBER = re.compile(r"byte|short|integer|long|float|double|decimal\(\d+,\d+\)")
 _TEXT = re.compile(r"string.*|char\(\d+\)|varchar\(\d+\)")
 _TIMES = {"timestamp", "timestamp_ntz", "date"}
 _TOO_LONG = "9.223372036854775807E18D"  # as a double, 2^63
-_INEXACT_FROM = {
-    "float": 2.0**24,
-    "double": 2.0**53,
-}  # the first float that several whole numbers are rounded to
+# The first float to which several whole numbers are rounded.
+_INEXACT_FROM = {"float": 2.0**24, "double": 2.0**53}
 # Text, its type and the one in Arrow to that one; raises pa.ArrowException where a value is none of
 # that type.
 Parse = Callable[[Any, str, Any], Any]
@@ -408,9 +406,8 @@ def _array_inside(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    array = array.take(
-        pa.array(np.arange(len(array)))
-    )  # so that nothing of it stands outside of a slice
+    # Copied, so that nothing of it lies outside a slice.
+    array = array.take(pa.array(np.arange(len(array))))
     nulls = array.is_null().to_numpy(zero_copy_only=False)
     if kind["type"] == "struct":
         parts = []
@@ -445,9 +442,8 @@ def _array_inside(
             parse,
         )
         return pa.MapArray.from_arrays(offsets, keys, items)
-    ends = np.cumsum(
-        pc.fill_null(pc.list_value_length(array), 0).to_numpy()
-    )  # a view of a list has no offsets
+    # A list view has no offsets.
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(array), 0).to_numpy())
     offsets = pa.array(np.append(0, ends), pa.int64(), mask=np.append(nulls, False))
     inner = (
         kind["elementType"],

@@ -17,9 +17,8 @@ from unstuck.tasks.errors import OutputInvalid
 from unstuck.tasks.spec.types import MAX_DIGITS
 from unstuck.tasks.time_zone import UTC
 
-Values = Callable[
-    [], Iterator[tuple[int, Any]]
-]  # each with its row, counted from 1; iterated over if need be
+# Values with their row number, counted from 1; may be iterated over several times.
+Values = Callable[[], Iterator[tuple[int, Any]]]
 
 _PLAIN_IN_SPARK = re.compile(
     r"(void|boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|string( collate "

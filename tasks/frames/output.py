@@ -366,10 +366,8 @@ def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:
                     # A name with a dot in it also names a field of a struct, which is read as well
                     # then.
                     yield from batch.column(batch.schema.names.index(column)).to_pylist()
-            except (
-                ValueError,
-                OverflowError,
-            ) as error:  # a date of the year 12000, text that is no UTF-8
+            except (ValueError, OverflowError) as error:
+                # For example a date of the year 12000, or text that is not UTF-8.
                 raise ForkValuesInvalid(
                     f"a value of the column {column} cannot be read: {error}"
                 ) from error

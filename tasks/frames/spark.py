@@ -215,9 +215,8 @@ def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
     if len(files) <= _LOOKED_AT or on_connect(session):
         return None
     try:
-        temporary = session._jvm.java.lang.System.getProperty(
-            "java.io.tmpdir"
-        )  # removed with the runner
+        # This folder is removed with the runner.
+        temporary = session._jvm.java.lang.System.getProperty("java.io.tmpdir")
         with TemporaryDirectory(prefix="list-", dir=temporary) as folder:
             listed = Path(folder, "_spark_metadata", "0")
             listed.parent.mkdir()
@@ -227,9 +226,8 @@ def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
                 .option("recursiveFileLookup", "true")
                 .parquet(f"file://{folder}")
             )
-            outcome: int | str = len(
-                frame._jdf.inputFiles()
-            )  # a conf may tell Spark to pass over the list
+            # A conf may tell Spark to ignore the list.
+            outcome: int | str = len(frame._jdf.inputFiles())
     except Exception as error:  # noqa: BLE001 - a conf may also prevent reading any list
         outcome = describe(error)
     if outcome == len(files):

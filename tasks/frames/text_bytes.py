@@ -17,11 +17,8 @@ from unstuck.tasks.spec.types import quoted
 _TEXT_FILES = re.compile(r"\bRelation(?:V2)? ?\[[^\]]*\] (?:text|csv|json|xml)\b", re.IGNORECASE)
 _REFUSED = re.compile(r"the column (?P<column>.*) has text that is not UTF-8", re.DOTALL)
 _REPLACEMENT = literal("\ufffd")
-_COLUMNAR = (
-    b"PAR1",
-    b"ORC\x0a",
-    b"Obj\x01",
-)  # how files begin that hold no text: Parquet, ORC, Avro
+# First bytes of files that are not text: Parquet, ORC, Avro.
+_COLUMNAR = (b"PAR1", b"ORC\x0a", b"Obj\x01")
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 

@@ -83,12 +83,10 @@ class Tree:
         while True:
             self.remember()
             left = self.living()
-            if self.root.is_running() or not psutil.pid_exists(
-                self.root.pid
-            ):  # else the pid is somebody else's by now
-                _kill_group(
-                    self.root.pid
-                )  # also of a dead root: a child that was made since the last look is in it
+            # Otherwise the pid may belong to another process by now.
+            if self.root.is_running() or not psutil.pid_exists(self.root.pid):
+                # Also of a dead root: its group has children that were created since the last look.
+                _kill_group(self.root.pid)
             if not left or time.monotonic() > end:
                 return left
             for process in left:
@@ -169,9 +167,8 @@ def children() -> set[int]:
     with contextlib.suppress(FileNotFoundError):  # a system without /proc
         for thread in os.listdir("/proc/self/task"):
             with (
-                contextlib.suppress(
-                    FileNotFoundError, ProcessLookupError
-                ),  # a thread that has just ended
+                # The thread may have ended meanwhile.
+                contextlib.suppress(FileNotFoundError, ProcessLookupError),
                 open(f"/proc/self/task/{thread}/children", "rb", buffering=0) as file,
             ):
                 lists.append(file.read())

@@ -140,9 +140,8 @@ def _fails_at_once(kind: type) -> bool:
 
 def _is_wrong_call(error: BaseException) -> bool:
     """Return whether Python refused a call for its arguments; data seldom causes that."""
-    arguments = (
-        error.args if type(error) is TypeError else ()
-    )  # a subclass may define its args as it likes
+    # A subclass may define ``args`` differently.
+    arguments = error.args if type(error) is TypeError else ()
     return (
         bool(arguments)
         and type(arguments[0]) is str
@@ -218,9 +217,8 @@ def outside_of_the_steps(failure: Failure, runner: str, changed: str) -> Failure
 def describe(error: BaseException) -> str:
     """``ValueError: no such thing``, whatever class of error it is."""
     text = _ask(lambda: error)
-    if (
-        _qualified(type(error)) == "py4j.protocol.Py4JJavaError"
-    ):  # its first line names only the call
+    # Its first line names only the call.
+    if _qualified(type(error)) == "py4j.protocol.Py4JJavaError":
         text = told_by_java(text)
     return f"{class_name(error)}: {text}".rstrip(": ")
 
@@ -273,9 +271,8 @@ def _told(error: BaseException) -> str:
     """The error as Python tells it, without what only people who know our code could use."""
     kind, trace = type(error), _traceback(error)
     frames = traceback.extract_tb(_FRAMES(error))
-    if issubclass(kind, UnstuckError) and not (
-        frames and _is_users(frames[-1].filename)
-    ):  # we have raised it
+    # Unstuck raised it, not the code of a user.
+    if issubclass(kind, UnstuckError) and not (frames and _is_users(frames[-1].filename)):
         trace.__context__ = None
         trace.__cause__ = None if (cause := _CAUSE(error)) is None else _told_cause(cause, error)
         if not trace.stack and trace.__cause__ is None:

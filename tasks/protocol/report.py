@@ -118,9 +118,8 @@ class Outcome:
     def from_json(cls, text: str) -> Outcome:
         """Raises: Malformed."""
         try:
-            return _OUTCOME.validate_python(
-                json.loads(text)
-            )  # by json, because pydantic refuses half a character
+            # By ``json``, since pydantic refuses half of a surrogate pair.
+            return _OUTCOME.validate_python(json.loads(text))
         except ValueError as error:
             raise Malformed(f"not an outcome: {text[:200]!r} ({in_short(error)})") from error
 
@@ -192,6 +191,5 @@ class Report:
         except KeyError as error:
             raise Malformed(f"a report needs the field {error}") from error
         except ValueError as error:
-            raise Malformed(
-                str(error)[:300]
-            ) from error  # it repeats the value, which may be of any length
+            # Shortened, since the error repeats the value, which may be of any length.
+            raise Malformed(str(error)[:300]) from error

@@ -261,9 +261,8 @@ class Attempt:
         work_order, runner = self._work_order, self._runner
         plan, group, frozen = work_order.plan, work_order.group, work_order.frozen
         stack.enter_context(logging_restored())
-        reads_warehouse = (
-            any(map(any, frozen.inputs.values())) or frozen.empty or group.inputs
-        )  # what made nothing has no folder
+        # A group without outputs has no folder.
+        reads_warehouse = any(map(any, frozen.inputs.values())) or frozen.empty or group.inputs
         with self._warehouse_clock("reading what the group needs in", reads_warehouse):
             upstream = read_inputs(self._files, frozen.inputs, plan.forks)
             empty = of_skipped(work_order, self._published)
@@ -289,9 +288,9 @@ class Attempt:
         stack.enter_context(runner.watchdog.clock("TIMEOUT", group.timeout or math.inf))
         with users_code():
             for name in (*work.inputs, *work.streams) if session is not None else ():
-                work.show(
-                    name
-                )  # Spark reads in jobs that may wait for the cluster: within the group's time
+                # Spark reads in jobs that may wait for the cluster: this counts as time of the
+                # group.
+                work.show(name)
         self._run_steps(work, params, scratch)
         work.check_refused()
         with self._warehouse_clock("reading the values of forks in", plan.collect):

@@ -29,12 +29,8 @@ from unstuck.tasks.watchdog.policy import Instruction
 log = logging.getLogger(__name__)
 
 WAREHOUSE_TIMEOUT = "WAREHOUSE_TIMEOUT"  # the code of its failure
-_EXHAUSTED = (
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.EAGAIN,
-)  # what this process or its host lacks
+# Errors that mean a shortage of this process or its host.
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
 @dataclass
@@ -145,9 +141,8 @@ class AttemptHost(ABC):
         held = self.held
         if held is None or held.token != token or held.ended:
             return
-        held.timeout = (
-            held.timeout or failure
-        )  # before the instruction, which makes others read the timeout
+        # Before the instruction, after which others read the timeout.
+        held.timeout = held.timeout or failure
         first = held.instruction is None
         if held.instruction is None or instruction.strength > held.instruction.strength:
             held.instruction = instruction
@@ -155,9 +150,8 @@ class AttemptHost(ABC):
             threading.Thread(
                 target=self._interrupt, args=(held,), name="interrupt", daemon=True
             ).start()
-            run_with_deadline(
-                log.warning, "%s is told to end: %s", token, instruction
-            )  # this thread reads the instructions
+            # With a deadline, since this thread reads the instructions.
+            run_with_deadline(log.warning, "%s is told to end: %s", token, instruction)
 
     def _interrupt(self, held: Held) -> None:
         """Cancel the Spark jobs until the session is closed.

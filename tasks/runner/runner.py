@@ -77,9 +77,8 @@ class Runner(AttemptHost):
         # When the session will have been idle for too long; None: it never is.
         self._idle_at: float | None = None
         self.replaced = False  # this process ends before it takes more work
-        self._idle = (
-            threading.Lock()
-        )  # held while stray processes are ended, so that no attempt begins meanwhile
+        # Held while stray processes are ended, so that no attempt begins meanwhile.
+        self._idle = threading.Lock()
         self._helpers: list[subprocess.Popen[bytes]] = []  # of an attempt; they end by themselves
         self._threads: list[threading.Thread] = []  # from before the attempt
         # Children from before the first attempt: of Celery plugins.
@@ -217,9 +216,8 @@ class Runner(AttemptHost):
         except Exception as error:
             self.held = None
             hang_alarm.start()
-            with suppress(
-                Exception
-            ):  # the pipe may be what is broken; the watchdog watches this process anyway
+            # The pipe may be broken; the watchdog watches this process anyway.
+            with suppress(Exception):
                 self.watchdog.release()
             raise NotBegun(
                 f"{self.name} had claimed {token} and could not begin it: {type(error).__name__}: "
@@ -341,9 +339,8 @@ class Runner(AttemptHost):
         """
         try:
             return [f"the process {pid}" for pid in end_strays(self._owns)]
-        except (
-            OSError
-        ) as error:  # no descriptor is free; the watchdog ends the processes with this one
+        except OSError as error:
+            # No descriptor is free. The watchdog ends the processes together with this one.
             return [f"processes that cannot be listed ({error})"]
 
     def _owns(self, pid: int) -> bool:
@@ -392,9 +389,8 @@ def find_leaks(threads: list[threading.Thread]) -> list[str]:
     try:
         count = len(os.listdir("/dev/fd"))
     except OSError as error:
-        count = (
-            limit if error.errno in (errno.EMFILE, errno.ENFILE) else 0
-        )  # none is left to count them with
+        # Without a free descriptor, the open ones cannot be counted.
+        count = limit if error.errno in (errno.EMFILE, errno.ENFILE) else 0
     if limit != resource.RLIM_INFINITY and count > limit / 2:
         # The next attempt might leave too few descriptors to look for leaks, or to start a
         # watchdog.

@@ -142,9 +142,8 @@ def _set_environment(before: Mapping[bytes, bytes]) -> None:
 
 
 def _umask() -> int:
-    mask = os.umask(
-        0o077
-    )  # there is no other way to read the mask; what a thread creates meanwhile is private
+    # The mask can only be read by setting it; files that a thread creates meanwhile are private.
+    mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
@@ -194,12 +193,8 @@ _ENVIRONMENT, _ZONE, _PATH, _FOLDER = (
     "sys.path",
     "the working directory",
 )
-_COMMON = (
-    _ENVIRONMENT,
-    _ZONE,
-    _PATH,
-    _FOLDER,
-)  # many steps change these, so they replace no runner
+# Many steps change these, so a change replaces no runner.
+_COMMON = (_ENVIRONMENT, _ZONE, _PATH, _FOLDER)
 # By name: how to read it, and how to put it back. First what may make any other call fail.
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "the recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),

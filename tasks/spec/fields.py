@@ -80,14 +80,12 @@ ForkItem = Annotated[
     | Annotated[dict[ParamName, Scalar], Field(min_length=1), Tag("a mapping")],
     Discriminator(lambda value: "a mapping" if isinstance(value, dict) else "a value"),
 ]
-ForkValue = (
-    ForkItem | tuple[ForkItem, ...]
-)  # of one member: that of its parameter, or one for each of several
+# The value of one member: of its parameter, or one for each of several parameters.
+ForkValue = ForkItem | tuple[ForkItem, ...]
 Listed = Annotated[tuple[T, ...], BeforeValidator(_listed)]
 ErrorNames = Annotated[Listed[ErrorName], Field(min_length=1)]
-STORED = {
-    "stored": True
-}  # the context in which a part is read that a release of ours wrote, maybe another one
+# The context for parts that a release of Unstuck wrote, maybe another release.
+STORED = {"stored": True}
 
 
 class Strict(BaseModel):

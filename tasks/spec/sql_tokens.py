@@ -35,14 +35,8 @@ _COMMENT_ENDS = re.compile(r"/\*(?!\+)|\*/")  # a hint in a comment opens no oth
 _NAME = r"[A-Za-z_]\w*"
 _RESULT = re.compile(rf":results\.(?:(?P<group>{_NAME})\.(?P<key>{_NAME})|[^\s,()]*)")
 _OF_ANY_TEXT = ("set", "reset", "add", "list", "refresh", "explain")
-_TAKE_FROM = (
-    "extract",
-    "trim",
-    "substring",
-    "substr",
-    "overlay",
-    "position",
-)  # functions with FROM for an argument
+# Functions with FROM in their arguments.
+_TAKE_FROM = ("extract", "trim", "substring", "substr", "overlay", "position")
 # Next to one of these, FROM and JOIN are names of columns: SELECT from, to FROM edges ORDER BY from
 # DESC
 _BEFORE_COLUMNS = (
@@ -98,25 +92,16 @@ _AFTER_COLUMNS = (
     ),
     *("regexp", "rlike", "select", "then", "union", "using", "when", "where", "window", "with"),
 )
-_NO_TABLES = (
-    "lateral",
-    "stream",
-    "values",
-)  # after FROM these begin something else than the name of a table
+# After FROM, these are not the name of a table.
+_NO_TABLES = ("lateral", "stream", "values")
 # `created_in` knows all names that these make. Others, such as USE or a script, may make more
 # readable.
 _PLAIN_STATEMENTS = (
     *("(", "select", "with", "from", "values", "table"),
     *("create", "insert", "drop", "truncate", "analyze"),
 )
-_OF_ROWS = (
-    "(",
-    "select",
-    "with",
-    "from",
-    "create",
-    "insert",
-)  # in these, what follows FROM must exist
+# In these statements, the tables after FROM must exist.
+_OF_ROWS = ("(", "select", "with", "from", "create", "insert")
 _AFTER_TABLES = (
     "where",
     "join",

@@ -17,9 +17,8 @@ from unstuck.tasks.spec.fields import ForkValue, Strict
 from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.outputs import Checks, Publishing
 
-_NAMES = re.compile(
-    r"\\.|[A-Za-z_][A-Za-z0-9_]*"
-)  # in JSON: the letter of an escape begins no name
+# In JSON, the letter of an escape does not begin a name.
+_NAMES = re.compile(r"\\.|[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Collect(Strict):

@@ -224,9 +224,8 @@ def _number(value: Any) -> int | float | None:
             number: int | float = int(operator.index(value))
         except TypeError:
             number = float(value)
-        return (
-            None if math.isnan(number) else number
-        )  # OverflowError: a whole number that no bar can be drawn of
+        # `math.isnan` raises OverflowError for whole numbers too large for a bar.
+        return None if math.isnan(number) else number
     except Exception:  # noqa: BLE001
         # A user's class may raise anything, and this must fail no step.
         return None

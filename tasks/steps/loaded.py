@@ -19,9 +19,8 @@ from unstuck.tasks.identity import LIBRARIES
 
 log = logging.getLogger(__name__)
 
-_Stamp = tuple[
-    int, int, int
-]  # size, mtime and ctime: a file that is unpacked or copied may keep its mtime
+# Size, mtime and ctime: an unpacked or copied file may keep its mtime.
+_Stamp = tuple[int, int, int]
 
 _WITHIN = 0.02  # seconds that one comparison may take; the next one goes on where it ended
 _TICK = 20_000_000  # nanoseconds by which the clock of a file may be behind that of a process
@@ -35,9 +34,8 @@ class LoadedCode:
     """
 
     def __init__(self) -> None:
-        self._known: dict[
-            str, tuple[str, _Stamp | None]
-        ] = {}  # the file of each module, as it was loaded
+        # The file of each module when it was loaded.
+        self._known: dict[str, tuple[str, _Stamp | None]] = {}
         self._watched: deque[str] = deque()
         self._packages: set[str] = set()
         self._modules = 0  # that there were at the last look
@@ -122,9 +120,8 @@ def _is_users(name: str, path: str) -> bool:
 
 def _file_of(module: object) -> str | None:
     """The file that a module came from; for one in a zip file that file."""
-    names = getattr(
-        module, "__dict__", {}
-    )  # not by its attributes, which an odd module may make when asked
+    # Not by attributes, which an unusual module may compute on access.
+    names = getattr(module, "__dict__", {})
     path = getattr(getattr(names.get("__spec__"), "loader", None), "archive", None) or names.get(
         "__file__"
     )

@@ -160,9 +160,8 @@ class PublishedDatasets:
         self._warehouse = warehouse
         self._base = base
         self._states: dict[int, State] = {}
-        self._removed: dict[
-            int, str
-        ] = {}  # of them, those that the log says are removed, and how it says so
+        # Versions that the log calls removed, with its reason.
+        self._removed: dict[int, str] = {}
         self.reads: list[Read] = []
 
     @property
@@ -308,9 +307,8 @@ def with_published(
     """
     datasets = dict(upstream)
     for name, source in group_inputs.items():
-        if (
-            name in upstream and upstream[name].name == name
-        ):  # else it is a group's own name, which gives way
+        # Otherwise it is the name of another group, which yields.
+        if name in upstream and upstream[name].name == name:
             raise OutputInvalid(
                 f"a needed group has an output named {name} too; give the one in inputs: another "
                 "name"

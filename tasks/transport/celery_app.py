@@ -110,9 +110,8 @@ def at_worker_start(app: Celery, act: Callable[[Any], None]) -> None:
     """Call ``act`` with a worker of ``app`` when it starts."""
 
     def look(sender: Any, **_: Any) -> None:
-        if (
-            sender.app is app
-        ):  # signals are global to a process, and a coordinator's worker knows both apps
+        # Signals are global to a process, and a coordinator's worker has both apps.
+        if sender.app is app:
             act(sender)
 
     signals.worker_init.connect(look, weak=False)
@@ -123,9 +122,8 @@ def _print_json_alone(app: Celery) -> None:
 
     def look(instance: Any, **_: Any) -> None:
         if instance.app is app:
-            from celery.apps import (
-                worker as program,
-            )  # a worker has it; a process that sends wake-ups needs none of it
+            # Imported here, since a process that sends wake-ups does not need it.
+            from celery.apps import worker as program
 
             instance.quiet = True
             program.safe_say = _say

@@ -71,11 +71,8 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
 
     def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Wait for the connection. Celery's consumer and beat call it; senders do not."""
-        waits = {
-            "interval_start": 1.0,
-            "interval_step": 1.0,
-            "interval_max": 5.0,
-        }  # seconds between two tries
+        # Seconds between two attempts.
+        waits = {"interval_start": 1.0, "interval_step": 1.0, "interval_max": 5.0}
         self._to_listen = True
         try:
             return super().ensure_connection(*args, **{**waits, **kwargs})
@@ -182,9 +179,8 @@ def _unregistered_first(connection: Any, channel: Any) -> Any:
             # The poller comes from the channel: this class lives longer than the channel, and a
             # reference here would keep each old poller in memory.
             poller = getattr(getattr(channel.connection, "cycle", None), "poller", None)
-            if (
-                self._sock is not None and poller is not None and os.getpid() == self.pid
-            ):  # a child shares the epoll
+            # A forked child shares the epoll.
+            if self._sock is not None and poller is not None and os.getpid() == self.pid:
                 poller.unregister(self._sock)
             super().disconnect(*args, **kwargs)
 

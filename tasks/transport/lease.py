@@ -145,9 +145,8 @@ class Lease:
         self.altered = ""
         self._answer = keys.answer(caller)
         self._takes = self._finishes = 0
-        self._claimant = self._event = (
-            ""  # of the last take, and of the last finish: the same again is a repeat
-        )
+        # Of the last take, and of the last finish: a repeat has the same value.
+        self._claimant = self._event = ""
         self._take = Script(client, keys, __package__, "take")
         self._renew = Script(client, keys, __package__, "renew")
         self._finish = Script(client, keys, __package__, "finish")

@@ -127,9 +127,8 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
         client = connect(settings.redis_url, timeout=max(0.2, min(5.0, every)), repeats=0)
         while self.at_work():
             time.sleep(every)
-            queues = list(
-                consumer.app.amqp.queues.consume_from
-            )  # may change: ``celery control cancel_consumer``
+            # Read each time: ``celery control cancel_consumer`` changes it.
+            queues = list(consumer.app.amqp.queues.consume_from)
             should_receive = (
                 messages_wait(client, keys, queues) and self.at_work() and self.free(consumer)
             )

@@ -47,9 +47,8 @@ def unpack(files: Files, source: str, folder: str) -> None:
             local = files.local_path(folder)
             if local is not None:
                 files.make_folder(folder)
-                archive.extractall(
-                    local, filter="data"
-                )  # not synced one by one: it is a copy that may be lost
+                # The files are not synced, since this copy may be lost.
+                archive.extractall(local, filter="data")
             else:
                 for entry in members:
                     if (file := archive.extractfile(entry)) is not None:

@@ -82,9 +82,8 @@ def compact_dataset(
             f"There is no warehouse at {warehouse.storage.uri('')}; is it mounted?"
         )
     place = warehouse.storage.uri("")
-    warehouse = Warehouse(
-        place, identity
-    )  # if the warehouse goes away meanwhile, nothing is written where it was
+    # With the identity, nothing is written in its place if the warehouse goes away meanwhile.
+    warehouse = Warehouse(place, identity)
     publish_id = f"{COMPACT}-{secrets.token_hex(8)}"
     if not dry_run:  # before the first byte is written
         staging.add(Staged(publish_id, place, identity, warehouse.head(), time.time() + retention))

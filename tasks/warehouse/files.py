@@ -28,9 +28,8 @@ from unstuck.tasks.warehouse.object_store import ObjectStore
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 # Spark reads these in a path as a pattern.
 _PATTERN = set("*?[]{}\\")
-_NO_PART = re.compile(
-    r"/\.{0,2}(?=/)|[\x00-\x1f\x7f]"
-)  # an empty one, . and .., and what Spark escapes in names
+# An empty part, . and .., and characters that Spark escapes in names.
+_NO_PART = re.compile(r"/\.{0,2}(?=/)|[\x00-\x1f\x7f]")
 
 
 class Files:

@@ -123,9 +123,8 @@ class Warehouse:
         """
         noted = self._noted()
         if noted is not None:
-            with suppress(
-                OSError
-            ):  # it may have no right to write; those who write try by themselves
+            # This process may have no right to write; those who write try it themselves.
+            with suppress(OSError):
                 self._ensure_tried(noted)
         return None if noted is None else noted.id
 
@@ -272,9 +271,8 @@ class Warehouse:
                 f"the warehouse {self.storage.uri('')} has no version {version}; the newest one is "
                 f"{listing.head}"
             )
-        if (
-            0 < version < listing.oldest and not removed
-        ):  # nothing is published at 0, so a vacuum removes nothing of it
+        # Nothing is published at 0, so a vacuum removes nothing of it.
+        if 0 < version < listing.oldest and not removed:
             raise VersionRemoved(
                 f"version {version} of the warehouse {self.storage.uri('')} was removed by a "
                 f"vacuum; the oldest one that can be read is {listing.oldest}"

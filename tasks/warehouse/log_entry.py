@@ -18,13 +18,10 @@ from unstuck.tasks.warehouse.files import WarehousePath
 from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, NamedPartitions
 
 ENTRY_VERSION = 1  # raised when an older release could no longer read what this one writes
-Moment = Annotated[
-    float, Field(ge=0, le=253_402_300_799)
-]  # up to the year 9999, the last that Python can show
-MANY, SMALL = (
-    500,
-    1 << 20,
-)  # files of a dataset from which on readers feel their number, if they have fewer bytes each
+# Up to the year 9999, the last that Python can represent.
+Moment = Annotated[float, Field(ge=0, le=253_402_300_799)]
+# With this many files that have fewer bytes each, a dataset is slow to read.
+MANY, SMALL = (500, 1 << 20)
 
 
 @dataclass(frozen=True, slots=True, config=DEFERRED)

@@ -322,9 +322,8 @@ def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
     # replaced.
     if files.local_path(path) is not None:
         files.write_durable(path, data)
-        files.sync_names(
-            path.rpartition("/")[0]
-        )  # a log or a frame may have made the folder, and synced nothing
+        # A log or a frame may have created the folder without syncing it.
+        files.sync_names(path.rpartition("/")[0])
     elif not files.create(path, data) and (existing := files.read(path)) != data:
         raise MarkerFailed(
             f"another marker than that of {marker.token} stands at {files.uri(path)}, and it was "

@@ -35,9 +35,8 @@ _SAID = re.compile(r"<Code>(.*?)</Code>.*?(?:<Message>(.*?)</Message>|$)", re.DO
 _QUERY = re.compile(r"\?[^\s)\"']+")  # of an address: it may hold a signature
 _USER = re.compile(r"//[^/@]*@")  # of an address
 _SERVER = re.compile("(?<!METADATA_)ENDPOINT|ACCOUNT_NAME|EMULATOR")  # of a variable's name
-_ROLE = re.compile(
-    "/latest/(api/token|meta-data/iam)"
-)  # where a machine of AWS is asked for the keys of its role
+# Where an AWS machine requests the keys of its role.
+_ROLE = re.compile("/latest/(api/token|meta-data/iam)")
 _NO_KEYS = "no credentials: none in the environment, and this machine has no role that gives any"
 _GIVE_KEYS = (
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for this process, or give the machine a role"
@@ -55,9 +54,8 @@ _KEYS = (
 _TEXT = 300  # characters of an error that people are shown
 
 _memory: dict[str, Any] = {}
-_opened_in: list[
-    int
-] = []  # the process that opened a store; the library hangs in one that is forked from it
+# The process that opened a store. The library hangs in a process that was forked from it.
+_opened_in: list[int] = []
 
 
 class ObjectStore:
@@ -176,9 +174,8 @@ class ObjectStore:
             with self._errors(path):
                 metadata = self._api.head(self._store, path)
         except FileNotFoundError:
-            with self._errors(
-                path
-            ):  # an answer to HEAD has no text: a listing says if there is no bucket
+            # The answer to HEAD has no text, so a listing tells whether the bucket exists.
+            with self._errors(path):
                 next(iter(self._api.list(self._store, path)), None)
             raise
         return int(metadata["size"]), str(

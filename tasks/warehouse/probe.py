@@ -37,9 +37,8 @@ class WarehouseProbe:
         self._thread: threading.Thread | None = None
         self._began = 0.0
         self._ended: float | None = None
-        self._last = WarehouseSeen(
-            self._uri
-        )  # ``looked_at`` by the clock of this process; None: no read has ended
+        # ``looked_at`` is by the clock of this process; None: no read has ended.
+        self._last = WarehouseSeen(self._uri)
 
     def seen(self, at: float) -> WarehouseSeen:
         """Return the warehouse as last seen, and start a new read if it is due.

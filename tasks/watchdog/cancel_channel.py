@@ -57,9 +57,8 @@ class CancelChannel:
             while self.socket() is not None:
                 message = self._pubsub.get_message(timeout=0.0)
                 if message is None:
-                    return (
-                        has_news or self.socket() is not held
-                    )  # redis-py has connected again by itself
+                    # A changed socket means that redis-py has reconnected by itself.
+                    return has_news or self.socket() is not held
                 has_news |= message["type"] == "message"
         except redis.RedisError as error:
             self._close(error)

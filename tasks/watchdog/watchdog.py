@@ -198,9 +198,8 @@ class Watchdog:
         runner = process_state(self._runner)
         self._look()  # after it: what a dead runner holds stays
         death = ""
-        if (
-            runner is ProcessState.GONE
-        ):  # read before the parent reaps the zombie; afterwards nobody can tell
+        # Read before the parent reaps the zombie; afterwards nobody can tell.
+        if runner is ProcessState.GONE:
             death = describe_status(exit_status(self._runner.pid)) + self._runner_state.remark
         if time.monotonic() >= self._next_tick:
             self._tick(runner)

@@ -94,9 +94,8 @@ def _readable_in_time(descriptor: int) -> bool:
     poll.register(descriptor, select.POLLIN)
     while _recycling_at is not None:
         left = _recycling_at - time.monotonic()
-        if poll.poll(
-            min(max(left, 0.0), 3600.0) * 1000
-        ):  # it takes milliseconds of 24 days at most
+        # `poll` takes at most 24 days in milliseconds.
+        if poll.poll(min(max(left, 0.0), 3600.0) * 1000):
             return True
         if left <= 0:
             return False
@@ -138,9 +137,8 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     Pool = Pool
 
     def on_start(self) -> None:
-        become_main_process(
-            self.options["initargs"][1]
-        ).set_signal_handlers()  # Celery has set its own by now
+        # Celery has set its own handlers by now.
+        become_main_process(self.options["initargs"][1]).set_signal_handlers()
         adopt_orphans()
         gc.collect()
         # A collection in a child would write to the pages that it shares with this process.

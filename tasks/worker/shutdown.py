@@ -59,9 +59,8 @@ class MainProcess:
         self.flag.raise_to(level)
         self._limit(self._settings.stop_within(at_once=level is ShutdownLevel.STOP_NOW))
         # Not through logging: the signal may have come while this very thread held a lock of it.
-        with suppress(
-            OSError
-        ):  # nobody listens any more, which must not keep the worker from stopping
+        # Nobody may listen any more, which must not keep the worker from stopping.
+        with suppress(OSError):
             announcement = self._announcement(level)
             as_set = (
                 one_line("json", __name__, "WARNING", announcement)
@@ -93,9 +92,8 @@ class MainProcess:
                 ShutdownLevel.STOP_NOW if again or number == signal.SIGQUIT else ShutdownLevel.STOP
             )
         finally:
-            state.should_stop = (
-                self._exit_code
-            )  # a warm shutdown, at the next turn of the worker's loop
+            # Requests a warm shutdown at the next turn of the worker's loop.
+            state.should_stop = self._exit_code
         # As Celery's own handler does.
         name = signal.Signals(number).name
         signals.worker_shutting_down.send(

@@ -85,9 +85,8 @@ def skip_file(
     place = warehouse.storage.uri("")
     if (identity := warehouse.identity()) is None:
         raise WarehouseMismatch(f"There is no warehouse at {place}; is it mounted?")
-    warehouse = Warehouse(
-        place, identity
-    )  # if it goes away meanwhile, nothing is written to its place
+    # With the identity, nothing is written in its place if the warehouse goes away meanwhile.
+    warehouse = Warehouse(place, identity)
     for _ in range(_TRIES):
         try:
             return _skip(warehouse, dataset, file, by, reason)

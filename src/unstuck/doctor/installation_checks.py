@@ -31,10 +31,8 @@ OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (8, 0)
 FULL, NEARLY_FULL = 0.9, 0.75  # of the memory that Redis may take; of a disk, FULL alone
 SKEW = 2.0  # seconds that two clocks may differ
-LATE, TOO_LATE = (
-    10.0,
-    60.0,
-)  # seconds that a report may wait, or a job be overdue where sweeps come often
+# Seconds that a report may wait, or a job may be overdue, while sweeps are frequent.
+LATE, TOO_LATE = (10.0, 60.0)
 # Seconds after a warehouse was made in which a process may still say that there is none.
 FRESH = 10.0
 STOP_TIMEOUT = 40.0  # seconds; what the how-to lets supervisors wait before they kill a worker
@@ -43,19 +41,10 @@ MAKE_ROOM = (
     "(docs/operate.md, "
     "free the disk)."
 )
-_SILENT = (
-    "COORDINATORS",
-    "WORKERS",
-    "SILENT",
-    "SWEEP",
-    "JOBS_OVERDUE",
-    "REPORTS",
-)  # by what processes have written
-_WRITES = (
-    "aof_last_write_status",
-    "aof_last_bgrewrite_status",
-    "rdb_last_bgsave_status",
-)  # in INFO
+# Checks of what processes wrote to Redis.
+_SILENT = ("COORDINATORS", "WORKERS", "SILENT", "SWEEP", "JOBS_OVERDUE", "REPORTS")
+# Fields of INFO.
+_WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
 
 
 def of_server(server: ServerFacts, settings: Settings) -> Iterator[Finding]:

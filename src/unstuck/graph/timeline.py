@@ -219,10 +219,8 @@ def _merged(bars: Iterable[_Bar], outcome: str) -> Iterator[_Bar]:
 def _rect(bar: _Bar, y: float, crowded: bool) -> str:
     shown = mark(bar.outcome)
     pale, lost = bar.outcome == "QUEUED", bar.outcome == "LOST"
-    half = crowded and bar.outcome not in (
-        "QUEUED",
-        "SUCCEEDED",
-    )  # the bar below stays visible
+    # Half the height, so that the bar below stays visible.
+    half = crowded and bar.outcome not in ("QUEUED", "SUCCEEDED")
     return element(
         "rect",
         title(bar.label),

@@ -43,10 +43,8 @@ from unstuck.tasks.transport.lease import Claim, FinishAnswer
 from unstuck.tasks.watchdog.policy import Clock, Instruction, timeout_failure
 from unstuck.tasks.watchdog.runner_state import RunnerState
 
-_LIMITS = (
-    "TIMEOUT",
-    "STEP_TIMEOUT",
-)  # of a spec; a person sees a wait for a session or a warehouse, and can end it
+# Limits of a spec. A person sees a wait for a session or a warehouse, and can end it.
+_LIMITS = ("TIMEOUT", "STEP_TIMEOUT")
 
 
 # Seconds that Spark has to end the jobs of an attempt before the thread that waits is interrupted.
@@ -113,13 +111,8 @@ class _Terminal:
         self._stream, self._read = stream, read
 
     def __getattr__(self, name: str) -> Any:
-        if name in (
-            "fileno",
-            "read",
-            "readline",
-            "readlines",
-            "buffer",
-        ):  # input() asks for the descriptor
+        # ``input()`` asks for the descriptor.
+        if name in ("fileno", "read", "readline", "readlines", "buffer"):
             self._read()
         return getattr(self._stream, name)
 
@@ -190,10 +183,8 @@ class RunnerHere(AttemptHost):
     def run(self, claim: Claim, finish: Callable[[Token, Outcome, str], FinishAnswer]) -> None:
         """Run an attempt, and record its outcome."""
         self._on_spark, self._limits.off = claim.work_order.group.spark, False
-        with (
-            in_zone(self.settings.time_zone),
-            logging_restored(),
-        ):  # the log of an attempt sets levels for good
+        # The log of an attempt sets log levels, which would stay.
+        with in_zone(self.settings.time_zone), logging_restored():
             _AttemptHere(self, claim.token, claim, finish).run()
 
     def close(self) -> None:
@@ -270,13 +261,11 @@ class RunnerHere(AttemptHost):
                 raise KeyboardInterrupt  # a second time
             self.leave()
             return
-        if (
-            held.instruction is None and not self._limits.off
-        ):  # else a debugger has its own use of Ctrl-C
+        # With limits off, a debugger uses Ctrl-C itself.
+        if held.instruction is None and not self._limits.off:
             self.leave()
-            if (
-                self._on_spark and not self.driver.unused
-            ):  # asks no JVM, in the midst of a call to which this may be
+            # Does not ask the JVM: this may interrupt a call to it.
+            if self._on_spark and not self.driver.unused:
                 self._interrupt_later(held)
                 return
         raise KeyboardInterrupt

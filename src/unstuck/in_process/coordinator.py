@@ -243,9 +243,8 @@ class Coordinator:
                     if entry.fields["kind"] != "due"
                 ]
                 self._reconciler.reconcile(job, reports, due=len(reports) < len(batch))
-        self.store.alive_at = (
-            self.store.now
-        )  # a step that took long, or a jump, is no outage: no grace follows
+        # A long step or a jump of the clock is no outage, so no grace period follows.
+        self.store.alive_at = self.store.now
         self._sweep.run()
 
     def take(self) -> Claim | None:
@@ -277,9 +276,8 @@ class Coordinator:
         state = self.store.load(job)
         assert state is not None
         now = self.store.now
-        due = (
-            max(now, self.store.due[job]) if job in self.store.due else None
-        )  # it is decided when the step has ended
+        # The job is decided when the step has ended.
+        due = max(now, self.store.due[job]) if job in self.store.due else None
         settings, queues = (
             self._settings,
             {group.spec.queue_name for group in state.plan.groups.values()},

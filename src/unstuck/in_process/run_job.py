@@ -143,9 +143,8 @@ class InProcess:
         self._tick, self.clock = now, JumpingClock(now)
         self._coordinator = Coordinator(self.settings, self.clock)
         self._on_change: Callable[[JobInfo], None] | None = None
-        self._began = self._spent = (
-            0.0  # when the job began, and the seconds that were spent to show it
-        )
+        # When the job began, and the seconds that were spent to show it.
+        self._began = self._spent = 0.0
         self._runner = RunnerHere(self.settings, driver, self._progressed)
 
     def close(self) -> None:

@@ -45,9 +45,8 @@ class ReferenceStore(WorkerScripts):
         self, clock: Callable[[], float], stream: Reports, *, lock_term: float, lease_ttl: float
     ) -> None:
         super().__init__(clock, stream, lock_term=lock_term, lease_ttl=lease_ttl)
-        self.keys: dict[
-            str, tuple[str, str]
-        ] = {}  # submit key → job, and the fingerprint of its spec
+        # Submit key → job, and the fingerprint of its spec.
+        self.keys: dict[str, tuple[str, str]] = {}
         self.alive_at = 0.0
         self.grace_since = self.grace_until = 0.0
         self.period = 1.0

@@ -36,12 +36,10 @@ class WorkerScripts:
         self.held: set[tuple[str, Offer]] = set()  # the attempts that hold a slot of a pool
         self.turn: dict[str, float] = {}  # queue → the turn that was taken last
         self.polled: dict[str, float] = {}
-        self.taken: dict[
-            str, tuple[str, Offer | None]
-        ] = {}  # caller → the claimant and the offer of its last take
-        self.finished: dict[
-            str, tuple[str, FinishAnswer]
-        ] = {}  # caller → the event and the answer of its last finish
+        # Caller → the claimant and the offer of its last take.
+        self.taken: dict[str, tuple[str, Offer | None]] = {}
+        # Caller → the event and the answer of its last finish.
+        self.finished: dict[str, tuple[str, FinishAnswer]] = {}
 
     @property
     def now(self) -> float:

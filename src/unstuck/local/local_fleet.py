@@ -143,9 +143,8 @@ class LocalFleet:
                     *programs,
                     page(self._page_port, self.home.web_token(), self.redis_url, self.settings),
                 ]
-            source = (
-                self._source() if self._reload else None
-            )  # what changes from here on is not what workers import
+            # Later changes concern files that workers do not import.
+            source = self._source() if self._reload else None
             for program in programs:
                 self.processes.append(self._supervise(program))
             if source is not None:
@@ -259,9 +258,8 @@ class LocalFleet:
     def welcome(self) -> str:
         """Return the greeting. Its submit command has all that other terminals do not know."""
         url = self.redis_url
-        discoverable = (
-            self._valkey is not None and self.home.path == Home().path
-        )  # by `with_local_fleet`
+        # So that `with_local_fleet` finds it.
+        discoverable = self._valkey is not None and self.home.path == Home().path
         secret = self._valkey is None and has_password(url)  # it is not printed; the user knows it
         reach = (
             self.home.reach if self._valkey is not None else f"UNSTUCK_REDIS_URL={shlex.quote(url)}"

@@ -32,9 +32,8 @@ class ArrivalQueue:
         """Create a queue. ``folder``: for the files of all streams."""
         self._folder = folder
         self._folders: dict[str, Path] = {}  # by the address of the stream in specs
-        self._waiting: list[
-            tuple[str, Any, str | None]
-        ] = []  # stream, content, name of the file: until a job has it
+        # Stream, content and file name of input that no job has read yet.
+        self._waiting: list[tuple[str, Any, str | None]] = []
         self._count = 0
 
     def add(self, stream: str, rows: Any, file: str | None) -> None:

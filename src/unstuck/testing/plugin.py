@@ -39,9 +39,8 @@ def unstuck(
     for folder in (str(request.config.rootpath), str(Path.cwd())):
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    monkeypatch.setattr(
-        os, "fsync", lambda descriptor: None
-    )  # such a warehouse need not outlive the machine
+    # The warehouse of a test need not survive a crash of the machine.
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     return Unstuck(
         tmp_path,
         _unstuck_spark,

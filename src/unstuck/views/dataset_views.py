@@ -128,9 +128,8 @@ class Datasets:
         cached, id_ = self._cached, place.identity() or ""
         if cached is None or not id_ or (cached.id, cached.head) != (id_, place.head()):
             check_there(place, self.uri)
-            head = (
-                place.head()
-            )  # before the state: what is published meanwhile is seen by the next call
+            # Before the state: the next call sees what is published meanwhile.
+            head = place.head()
             cached = self._cached = WarehouseSnapshot(id_, head, place.state(head) if head else {})
         return cached
 

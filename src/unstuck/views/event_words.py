@@ -13,11 +13,8 @@ from unstuck.tasks.duration import format_duration
 from unstuck.views.words import count_of, first_line, one_line
 
 CHANGES = 5  # of an alteration that are shown
-_WORDS = {
-    "worker": "on",
-    "claimant": "claimant",
-    "queue": "queue",
-}  # before the value of a field of an event
+# Words before the value of a field of an event.
+_WORDS = {"worker": "on", "claimant": "claimant", "queue": "queue"}
 
 
 def told(event: Event) -> tuple[str, str]:

@@ -123,9 +123,8 @@ def _queues_of_open_jobs(client: redis.Redis, keys: Keys) -> set[str]:
         pipe.hgetall(keys.of(job).job)
     names: set[str] = set()
     for job, fields in zip(queued, pipe.execute(), strict=True):
-        with suppress(
-            NewerJob
-        ):  # why says so of the job, and the fleet is shown without its queues
+        # `why` reports it for the job; the fleet is shown without its queues.
+        with suppress(NewerJob):
             plan = bare_state(job, fields).plan
             names.update(planned.spec.queue_name for planned in plan.groups.values())
     return names

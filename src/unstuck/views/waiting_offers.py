@@ -70,9 +70,8 @@ def waiting_offers(client: redis.Redis, keys: Keys) -> list[WaitingOffers]:
     oldest: dict[tuple[str, str], float] = {}
     for (lane, _), text in zip(heads, pipe.execute(), strict=True):
         place = queue_of(lane), pool_of(lane)
-        with suppress(
-            ValueError, KeyError, TypeError, AttributeError
-        ):  # a damaged record: `why` says so of its job
+        # A damaged record, which `why` reports for its job.
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
             if (since := queued_since(text)) is not None:
                 oldest[place] = min(since, oldest.get(place, float("inf")))
     waiting = [

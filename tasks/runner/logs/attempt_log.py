@@ -203,9 +203,8 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
             trace = logging.Formatter().formatException(record.exc_info)
         except Exception as error:  # noqa: BLE001 - the error is a step's, and may be of any kind
             trace = f"(the traceback cannot be shown: {type(error).__name__})"
-    plain = logging.LogRecord.__new__(
-        logging.LogRecord
-    )  # asks for no thread and no process, which stand in `record`
+    # Does not look up the thread and the process, which ``record`` has.
+    plain = logging.LogRecord.__new__(logging.LogRecord)
     vars(plain).update(
         {**vars(record), "msg": text, "args": None, "exc_info": None, "exc_text": trace}
     )
@@ -257,9 +256,8 @@ def _recording(write: Callable[[logging.LogRecord], None]) -> Iterator[Callable[
         yield lambda: getattr(showing, "depth", 0) > 0
     finally:
         over = True
-        if (
-            logging.Logger.callHandlers is call
-        ):  # else a library has wrapped it, and goes on to call it
+        # Otherwise a library has wrapped it, and continues to call it.
+        if logging.Logger.callHandlers is call:
             logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign]
 
 

@@ -10,12 +10,8 @@ from unstuck.tasks.spec.schemas import Fields
 from unstuck.tasks.spec.streams.file_format import file_format
 from unstuck.tasks.time_zone import checked_zone
 
-PACKED = {
-    ".gz": "gzip",
-    ".bz2": "bz2",
-    ".zst": "zstd",
-    ".lz4": "lz4",
-}  # how a file is unpacked, by its ending
+# File ending → compression.
+PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 NOT_UNPACKED = (".snappy", ".deflate", ".lzo", ".zip", ".xz", ".br", ".7z")
 _INSTEAD = {
     "path": "the place is stream:",

@@ -149,9 +149,8 @@ class TopicClient:
                 TopicCollection([self.stream.topic]), request_timeout=self.silent_after
             )
             found_id = futures[self.stream.topic].result().topic_id
-            return (
-                str(found_id) if found_id.get_most_significant_bits() else ""
-            )  # a broker before 2.8 says zero
+            # A broker before 2.8 returns a zero id.
+            return str(found_id) if found_id.get_most_significant_bits() else ""
 
     def messages(self, ranges: Mapping[int, tuple[int, int]], at_once: int) -> Iterator[list[Any]]:
         """Yield the messages of ``ranges``.

@@ -292,9 +292,8 @@ def _of_folder(
                     continue
                 about = entry.stat()
             except FileNotFoundError:
-                entry_names.discard(
-                    entry.name
-                )  # removed since, or a link to nothing: a file may come there
+                # Removed since, or a dangling link: a file may still appear there.
+                entry_names.discard(entry.name)
                 continue
             except OSError as error:
                 raise SourceUnavailable(

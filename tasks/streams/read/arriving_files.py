@@ -99,9 +99,8 @@ class _Copies:
     """
 
     def __init__(self, digests: dict[str, str]) -> None:
-        self._path_by_digest = {
-            digest: path for path, digest in reversed(digests.items())
-        }  # the first of several
+        # Reversed, so that the first of several paths wins.
+        self._path_by_digest = {digest: path for path, digest in reversed(digests.items())}
         self._left_out: list[ArrivedFile] = []
         self.of: dict[str, str] = {}
         self.digests: dict[str, str] = {}

@@ -293,9 +293,8 @@ def _aside(stream: KafkaInput, message: Any, why: str) -> PutAsideEntry:
 
 def _instants(messages: Sequence[Any]) -> list[int | None]:
     timestamps = (message.timestamp() for message in messages)
-    return [
-        at * 1000 if kind else None for kind, at in timestamps
-    ]  # microseconds; a kind of 0: the message has none
+    # Microseconds; with kind 0 the message has no timestamp.
+    return [at * 1000 if kind else None for kind, at in timestamps]
 
 
 def _headers(messages: Sequence[Any]) -> list[list[dict[str, Any]] | None]:

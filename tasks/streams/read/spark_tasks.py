@@ -9,11 +9,8 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-_NO_PYTHON = (
-    "No module named",
-    "Cannot run program",
-    "PYTHON_VERSION_MISMATCH",
-)  # in the errors of executors
+# In the errors of executors.
+_NO_PYTHON = ("No module named", "Cannot run program", "PYTHON_VERSION_MISMATCH")
 
 Answer = dict[str, Any]
 

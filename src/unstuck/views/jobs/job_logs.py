@@ -104,9 +104,8 @@ def tail_of(files: Files, path: str, most: int = TAIL) -> Tail:
 def shown_line(line: str, clock: Callable[[float, str], str]) -> str:
     """Return a line of a log, with its time as ``clock`` writes it and no control characters."""
     if stamp := _STAMP.match(line):
-        with suppress(
-            ValueError, OverflowError
-        ):  # what looks like a time may be data that a step printed
+        # Text that looks like a time may be data that a step printed.
+        with suppress(ValueError, OverflowError):
             at = datetime.datetime.fromisoformat(stamp[0]).timestamp()
             line = clock(at, "milliseconds") + line[stamp.end() :]
     return printable(line)

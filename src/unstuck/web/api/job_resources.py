@@ -45,9 +45,8 @@ jobs = APIRouter(tags=["jobs"])
 
 MOST_LOGS = 200  # attempts whose logs one response has: the newest
 MOST_IN_ALL = 16 * 1024 * 1024  # bytes of logs that are read for one response
-_ONE_PARSER = CapacityLimiter(
-    1
-)  # a JVM, where there is Spark; who waits for it takes no thread of the others
+# With Spark, a JVM parses. Requests that wait for it block no threads of others.
+_ONE_PARSER = CapacityLimiter(1)
 
 Since = Annotated[
     float | None,

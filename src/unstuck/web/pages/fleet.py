@@ -55,9 +55,8 @@ class LetterRow:
 
 def fleet(request: Request) -> Response:
     client = client_of(request)
-    view = client.fleet(
-        include_unserved=False
-    )  # the doctor finds queues that nobody listens to, since that reads each open job
+    # Finding unserved queues reads each open job, so it is left to the doctor.
+    view = client.fleet(include_unserved=False)
     part = part_of(runners_of(view), request.query_params, MOST, lambda row: row.name)
     return page(
         request,

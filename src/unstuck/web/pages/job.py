@@ -43,9 +43,8 @@ MEMBERS = 8  # of each fork, with explanations
 EVENTS = 100  # of one page
 ATTEMPTS_OF = 5_000  # newest events, from which the timeline is drawn
 SHOWN_SPEC = 200_000  # characters
-_DUMPER = getattr(
-    yaml, "CSafeDumper", yaml.SafeDumper
-)  # without libyaml 5,000 groups take a second
+# Without libyaml, 5,000 groups take a second.
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def jobs(request: Request) -> Response:
@@ -149,9 +148,8 @@ def group(request: Request) -> Response:
     """Show a group, or a member of a fork, with its log; or a fork with its members."""
     view, name = _view(request), request.path_params["group"]
     fork = view.planned(name)
-    member = next(
-        (member for member in fork.members if member.id == name), None
-    )  # None for a whole fork, or without a record
+    # None for a whole fork, or without a record.
+    member = next((member for member in fork.members if member.id == name), None)
     whole = fork.forked and name == fork.name and member is None
     explanations, more_explanations = model.explanations_of(view, name)
     errors, more_errors = model.errors_of(view, name)
