@@ -65,8 +65,11 @@ NAVIGATION = {
         "CONTRIBUTING",
     ],
     "Decisions": [
-        f"docs/decisions/{path.stem}"
-        for path in sorted(Path(__file__).parent.glob("decisions/*.md"))
+        "docs/decisions/README",
+        *(
+            f"docs/decisions/{path.stem}"
+            for path in sorted(Path(__file__).parent.glob("decisions/[0-9]*.md"))
+        ),
     ],
 }
 
