@@ -93,7 +93,7 @@ hide_from_log("unstuck.sweep")
 
 
 class Beat(app.Beat):  # type: ignore[misc, name-defined]
-    """Beat without its banner where lines are JSON."""
+    """Celery beat without its banner if logs are JSON."""
 
     def __init__(self, *arguments: Any, quiet: bool = False, **named: Any) -> None:
         super().__init__(*arguments, quiet=quiet or _settings.log == "json", **named)

@@ -33,7 +33,7 @@ class TargetKind(StrEnum):
 
 
 class Answer(StrEnum):
-    """How a command ended."""
+    """The result of a command."""
 
     DONE = "DONE"  # the intent is written; a coordinator acts on it
     ALREADY = "ALREADY"  # it was so before; nothing changed
@@ -46,8 +46,8 @@ class CommandOutcome:
 
     Attributes:
         target: id or name of the target.
-        answer: DONE, ALREADY or REFUSED; of a dead letter also REPLAYED or DROPPED. The command
-            line answers the code of an error too.
+        answer: DONE, ALREADY or REFUSED; of a dead letter also REPLAYED or DROPPED. On the command
+            line also the code of an error.
         text: a sentence for people.
     """
 
@@ -62,11 +62,12 @@ class Arg:
 
     Attributes:
         help: a sentence.
-        alias: its name for people and programs, if that is a keyword of Python, as ``from``.
-        option: on the command line, if that is not ``--`` and the name. A required argument without
-            one is positional.
-        metavar: its value on the command line.
-        wire: the type that the command line and the API read, if that is narrower.
+        alias: name for users if it is a keyword of Python, such as ``from``.
+        option: option on the command line; empty for ``--NAME``. A required argument without an
+            option is positional.
+        metavar: placeholder of the value in ``--help``.
+        wire: the type that the command line and the API parse, if it is narrower than the
+            annotation.
     """
 
     help: str
@@ -92,9 +93,9 @@ class Argument:
     """An argument of a command.
 
     Attributes:
-        name: of the parameter in Python.
-        kind: the type that the command line and the API read.
-        limits: of its value, in terms of pydantic.
+        name: name of the Python parameter.
+        kind: the type that the command line and the API parse.
+        limits: constraints of the value, as annotations of pydantic.
         default: `inspect.Parameter.empty` if it is required.
     """
 
@@ -115,7 +116,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The circumstances of a command: who gives it, why, and when (seconds since the epoch).
+    """Who gives a command, why, and when (seconds since the epoch).
 
     ``word``: a fresh random word.
     """
@@ -131,15 +132,16 @@ class Command:
     """A command, and the decorator of the function that carries it out.
 
     The documented parameters of the function are the arguments. A function with a parameter
-    ``order`` judges the record of its target; a reason and an author are added to its arguments.
+    ``order`` decides from the record of its target; the arguments ``reason`` and ``by`` are added
+    to its command.
 
     Attributes:
         example: a command line.
-        legal: the statuses of the target in which the command may change something.
-        legal_groups: the states of a group in which it may, while its job is ``legal``.
-        ends: it ends or removes its target for good.
-        settles: a refusal waits until the status has followed an earlier command.
-        damaged_too: the record is enough, so it works however damaged the rest of the target is.
+        legal: statuses of the target in which the command is legal.
+        legal_groups: states of a group in which the command is legal, if its job is ``legal``.
+        ends: whether the command ends or removes its target for good.
+        settles: whether a refusal waits until the status reflects an earlier command.
+        damaged_too: whether the command needs only the record, and so works on a damaged target.
     """
 
     name: str
@@ -159,17 +161,17 @@ class Command:
 
     @property
     def words(self) -> list[str]:
-        """Its command line, before its targets."""
+        """The words of the command line before the targets."""
         return ["unstuck", *_ROOMS.get(self.target, ()), self.name]
 
     @property
     def method(self) -> str:
-        """The name of its method in Python."""
+        """Name of the client's method."""
         return self.handler.__name__
 
     @cached_property
     def help(self) -> str:
-        """The docstring of its function up to the arguments."""
+        """The docstring of the function, without the sections after it."""
         text = inspect.getdoc(self.handler) or ""
         sentences = text.partition("\n\nArgs:")[0].partition("\n\nRaises:")[0]
         sentences = sentences.partition("\n\nReturns:")[0]
@@ -177,14 +179,14 @@ class Command:
 
     @property
     def doc(self) -> str:
-        """The docstring of a method that gives the command."""
+        """The docstring of the client's method."""
         lines = [f"    {argument.name}: {argument.about.help}" for argument in self.arguments]
         raises = (inspect.getdoc(self.handler) or "").partition("\n\nRaises:")
         return "\n".join([self.help, "", "Args:", *lines, *raises[1:]])
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
-        """Its arguments, the required ones first."""
+        """The arguments, the required ones first."""
         hints = get_type_hints(self.handler, include_extras=True)
         parameters = inspect.signature(self.handler).parameters
         defaults = {name: parameter.default for name, parameter in parameters.items()}
@@ -202,7 +204,7 @@ class Command:
 
     @property
     def single(self) -> bool:
-        """It takes one target at a time, since its arguments belong to that."""
+        """Whether the command takes exactly one target, to which its arguments apply."""
         return any(argument.required for argument in self.arguments)
 
 

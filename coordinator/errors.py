@@ -61,13 +61,13 @@ class Refused(UnstuckError):
 
 
 class DatasetOwned(Refused):
-    """Another job owns a dataset that the job would publish."""
+    """The job would publish a dataset that another job owns."""
 
     code = DATASET_OWNED
 
 
 class NotDurable(UnstuckError):
-    """The store took the job, but did not confirm in time that it is durable."""
+    """The job is stored, but Redis did not confirm in time that it is durable."""
 
     code = "NOT_DURABLE"
 
@@ -85,7 +85,7 @@ class Damaged(UnstuckError):
 
 
 class PublishFailed(UnstuckError):
-    """The outputs of the job cannot be published, now or later: an ABORT entry in the log says why.
+    """The outputs of the job can never be published; an ABORT entry in the log records the reason.
 
     ``code`` is one of MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH,
     PARTITION_MISMATCH, EXPECTATION_FAILED, FORMAT_MISMATCH, TABLE_UNFIT, KEYS_UNFIT, CANNOT_RESUME,
@@ -110,7 +110,7 @@ class WarehouseSilent(UnstuckError):
 
 
 class FleetRunning(UnstuckError):
-    """Another fleet runs in this home."""
+    """Another fleet runs in this folder."""
 
     code = "FLEET_RUNNING"
 
@@ -122,7 +122,7 @@ class FleetFailed(UnstuckError):
 
 
 class Unreachable(UnstuckError):
-    """Redis cannot be reached, or refuses us; the text names it without its password."""
+    """Redis cannot be reached or refuses access; the text has its address, without password."""
 
     code = "REDIS_UNREACHABLE"
 
@@ -134,7 +134,7 @@ class BadRequest(UnstuckError):
 
 
 class NoWarehouse(BadRequest):
-    """There is no warehouse at this place: the first job makes it, or it is not mounted here."""
+    """This address has no warehouse: no job has created it yet, or it is not mounted here."""
 
     code = "NO_WAREHOUSE"
 

@@ -10,7 +10,7 @@ DEFAULT_HOME = Path(".unstuck")
 
 
 def address_file(home: Path) -> Path:
-    """Where other processes of this user read the address of the fleet that runs in ``home``."""
+    """Return the file with the address of the fleet that runs in ``home``."""
     return home / "redis.url"
 
 
@@ -23,10 +23,10 @@ def address_of(home: Path) -> str | None:
 
 
 def with_local_fleet(settings: Settings) -> Settings:
-    """``settings``, with the Redis of the local fleet of this folder where they name none.
+    """Return ``settings``; without a Redis URL, add that of the local fleet of this folder.
 
-    A local fleet that does not answer is nevertheless the one: nobody must reach another without a
-    word.
+    This holds even if the local fleet does not answer, so that no command silently reaches another
+    fleet.
     """
     local_url = (
         None if "redis_url" in settings.model_fields_set else address_of(DEFAULT_HOME.resolve())

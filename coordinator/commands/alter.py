@@ -1,8 +1,8 @@
-"""The ``alter`` command: it changes values in the spec of a started job, all or none (pure).
+"""The ``alter`` command changes values in the spec of a started job, all or none. Pure.
 
 Policy (timeouts, retries, limits, priority, notify, queues, pools) may change while a job runs;
 code, parameters and Spark conf only while it is PAUSED, HALTED or RETRYING; its shape never. Groups
-that have succeeded, and attempts that run well, keep what they began with.
+that succeeded, and attempts that run without failures, keep their values.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DURATION = re.compile(r"(.+\.)?(timeout|queue_timeout|backoff|max_backoff)")
 
 
 def work_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group of a written spec without its policies, which make no work stale."""
+    """Return a group of a spec without the policies, whose change invalidates no finished work."""
     steps = [
         {name: value for name, value in step.items() if name != "timeout"}
         for step in group.get("steps", ())
@@ -318,7 +318,7 @@ def _are_alike(old: Any, new: Any) -> bool:
 
 
 def in_words(path: str, value: Any) -> str:
-    """A value of a spec as people read it: ``none``, ``5s`` of a duration, else JSON."""
+    """Return a value of a spec as text: ``none``, a duration such as ``5s``, or JSON."""
     if value is None:
         return "none"
     return (

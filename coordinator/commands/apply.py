@@ -1,6 +1,6 @@
-"""Judges a command by the current record of its job, and writes it by compare-and-set.
+"""Checks a command against the current record of its job, and stores it by compare-and-set.
 
-If another commit came in between, the command is judged again (docs/decisions/0006).
+If another commit came in between, the command is checked again (docs/decisions/0006).
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class CommandApplier:
         *,
         wait: bool = True,
     ) -> Commanded:
-        """Judge and write the command until it is on record or refused.
+        """Check and store the command until it is recorded or refused.
 
         Args:
-            word: the command, and the ``group`` that it is about; with ``reason`` and ``by`` for
-                the event log.
-            judge: loads the record and judges the command by it.
-            wait: a job that was just paused has a moment to become PAUSED before the command is
-                refused for its status.
+            word: the command, and the ``group`` that it concerns; ``reason`` and ``by`` are for the
+                event log.
+            judge: loads the record and decides on the command.
+            wait: seconds in which a job that was just paused may become PAUSED, before the command
+                is refused.
 
         Raises:
             redis.RedisError: the store could not be asked; applying the command again is safe.

@@ -1,4 +1,4 @@
-"""The commands for one group, ``skip`` and ``rerun``: their legal states and their writes. Pure."""
+"""The commands for one group, ``skip`` and ``rerun``: their legal states and their effect. Pure."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ def _states_before(state: GroupState) -> frozenset[GroupState]:
 def skip(state: JobState, order: Order, group: Group) -> Commanded:
     """Skip a group of a PAUSED, HALTED or RETRYING job.
 
-    The groups after it go by their join rules.
-
-    Raises: NoSuchGroup.
+    The join rules of later groups decide whether these run. Raises: NoSuchGroup.
     """
     refused = _refused(state, group, "skip")
     if refused is not None:

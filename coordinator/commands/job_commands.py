@@ -1,7 +1,7 @@
 """The commands for a whole job: their effect on the intent, and their legal states. Pure.
 
-Only commands write the intent. A repeated command changes nothing, a stronger command overrides a
-weaker one, and a refused command says in which state it was refused and what to do instead.
+Only commands change the intent. A repeated command changes nothing, and a stronger command
+overrides a weaker one. The text of a refusal names the state of the job and what to do instead.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ INTENTS = {
 class Commanded:
     """The result of a command: the job's record after it, and a sentence for the user.
 
-    ``plans`` and ``params`` are what runners get from now on, where an ``alter`` changed it;
-    ``note`` begins the text of its event.
+    ``plans`` and ``params``: new values for runners, if an ``alter`` changed them. ``note``: the
+    beginning of the event's text.
     """
 
     answer: Answer
@@ -94,7 +94,10 @@ def stop(state: JobState, order: Order) -> Commanded:
     ends=True,
 )
 def cancel(state: JobState, order: Order) -> Commanded:
-    """Interrupt running groups and end the job. It ends at the deadline without its workers."""
+    """Interrupt running groups and end the job.
+
+    After the cancel deadline the job ends without its workers.
+    """
     return command(state.job, "cancel", by=order.by, why=order.reason)
 
 
@@ -107,7 +110,7 @@ def cancel(state: JobState, order: Order) -> Commanded:
     damaged_too=True,
 )
 def force_stop(job: JobRecord, order: Order) -> Commanded:
-    """End the job at once. Its workers can change nothing afterwards."""
+    """End the job at once. Afterwards its workers cannot change anything."""
     return command(job, "force-stop", by=order.by, why=order.reason)
 
 
@@ -117,8 +120,8 @@ def command(
     """Return the answer to ``requested``, a key of `INTENTS`, and the record of ``job`` after it.
 
     Args:
-        by: who asks, and ``why``, as it is shown to people.
-        now: of a pause: interrupt what is running, charging it to nobody.
+        by: who gives the command; ``why``: the reason, as shown to users.
+        now: whether a pause interrupts running groups, without a charge to their budgets.
     """
     answer, text = _answer(job, requested, now)
     if requested == "pause" and answer is not Answer.REFUSED and job.phase:
@@ -203,7 +206,7 @@ def against_damage(job: JobRecord, damage: str) -> Commanded:
 
 
 def status_has_followed(job: JobRecord) -> bool:
-    """A decision has followed the last command, so the status shows what the user wanted."""
+    """Return whether the status reflects the last command of the user."""
     if job.terminal or job.halted is not None:
         return True
     if job.status is Status.HALTED:
@@ -214,7 +217,7 @@ def status_has_followed(job: JobRecord) -> bool:
 
 
 def against_retry(job: JobRecord) -> str:
-    """Why ``job`` cannot be retried, and what to do instead."""
+    """Return why ``job`` cannot be retried, and what to do instead."""
     if job.status is Status.FINISHED:
         return f"job {job.id} is FINISHED: there is nothing left to retry; {_after(job)}"
     return (
@@ -230,7 +233,7 @@ def _after(job: JobRecord) -> str:
 
 
 def ways_on(job: JobRecord) -> str:
-    """Say how an ended job is run again; that of a run of a schedule depends on the schedule."""
+    """Return how to run an ended job again; for a run, this depends on its schedule."""
     if job.schedule:
         return f"`unstuck why {job.id}` names the command that runs it again"
     return f"`unstuck retry {job.id}` makes a new job of it"

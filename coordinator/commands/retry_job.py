@@ -1,4 +1,4 @@
-"""Retry of a job: which groups it takes over, and which it runs again (pure)."""
+"""Retries a job: which results are reused, and which groups run again. Pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from unstuck.coordinator.spec.problems import suggestion
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """A job that is retried.
+    """The retry of a job.
 
     Attributes:
-        adopts: the jobs whose markers stand for those of the new job.
-        reruns: as `JobRecord.reruns` of the new job.
-        any_code: markers count whatever code has made them.
-        request: what was asked for beyond a plain retry, as text; two retries with equal requests
-            are one.
-        changed: another spec or other parameters are run.
+        adopts: jobs whose results the new job may reuse.
+        reruns: `JobRecord.reruns` of the new job.
+        any_code: whether results of other versions of the code are reused.
+        request: options beyond a plain retry, as text; two retries with equal options are one.
+        changed: whether the new job has another spec or other parameters.
         take_over: as `JobRecord.take_over` of the new job.
     """
 
@@ -56,7 +55,7 @@ class Retried:
         }
 
     def key(self, fingerprint: str) -> str:
-        """The key of the new job, whose spec has this fingerprint."""
+        """Return the key of the new job, whose spec has this fingerprint."""
         also = hashlib.sha256(self.request.encode()).hexdigest()[:8] if self.request else ""
         return f"retry/{self.job.id}/{fingerprint[:16]}{also}"
 
@@ -70,13 +69,13 @@ def retried(
     changed: bool = False,
     take_over: bool = False,
 ) -> Retried:
-    """The job of ``state`` as one that is retried.
+    """Return the retry of the job of ``state``.
 
     Args:
-        rerun: groups that run again, with everything after them.
+        rerun: groups that run again, with all groups after them.
         word: a fresh random word, as for `rerun`.
         changed: as in `Retried`.
-        take_over: the new job takes datasets over; it also does so if the retried job was to.
+        take_over: whether the new job takes datasets over; implied if the retried job does.
 
     Raises: NoSuchGroup.
     """

@@ -1,4 +1,4 @@
-"""The end of a job whose groups are all done: it fails, or it publishes and is FINISHED."""
+"""Ends a job whose groups are all done: the job fails, or publishes and becomes FINISHED."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _failure(state: JobState) -> Reason:
 def end_as_intended(draft: Draft) -> None:
     """End a job as stopped or canceled, unless its package is published.
 
-    For a job in publishing, the entry in the log decides.
+    If the job is publishing, the warehouse log decides.
     """
     status, reason = _INTENDED[draft.job.intent]
     if draft.job.phase:
@@ -121,7 +121,7 @@ def published(draft: Draft, result: PublishResult) -> None:
 
 
 def finished(draft: Draft, result: PublishResult) -> None:
-    """End a job whose package is published, or which has nothing to publish."""
+    """End a job as FINISHED: its package is published, or it has nothing to publish."""
     replaced = dict(result.replaced)
     draft.job = replace(
         draft.job,

@@ -65,7 +65,7 @@ def _next_member(draft: Draft, name: str) -> str | None:
 
 
 class Room:
-    """The room for more offers: ``max_parallel`` of the job, and the window of each lane."""
+    """How many more offers a job may have, by ``max_parallel`` and the window of each lane."""
 
     def __init__(self, draft: Draft) -> None:
         limit = draft.plan.max_parallel
@@ -77,7 +77,7 @@ class Room:
 
     @property
     def in_parallel(self) -> bool:
-        """Whether ``max_parallel`` leaves room."""
+        """Whether ``max_parallel`` permits another attempt."""
         return self._parallel > 0
 
     def for_(self, lane: str) -> bool:
@@ -120,7 +120,7 @@ def ask_others_first(
 ) -> AttemptRecord:
     """Return an attempt that avoids the host of the last failure for three sweeps.
 
-    Without another host that listens, nothing is avoided.
+    No host is avoided if no other host listens on the queue.
     """
     host = record.worker.rpartition(":")[0]
     if not host or not (record.failures or record.losses) or not env.others(queue, host):
@@ -131,8 +131,8 @@ def ask_others_first(
 def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:
     """Fix the inputs of every attempt of this group, or of this member of a fork (rule 12).
 
-    The members of a fork share one entry under the fork's name, or a fork after a fork would store
-    N x N folders.
+    The members of a fork share one entry under the fork's name. Otherwise a fork after a fork would
+    store N x N folders.
     """
     if name not in draft.state.frozen:
         freeze_group(draft, name)
@@ -195,9 +195,9 @@ def _cleans_up(draft: Draft, name: str) -> bool:
 
 
 def offer_again(draft: Draft, *, at_once: bool = False) -> None:
-    """Repeat offers that nobody has taken for a while, since they may be lost.
+    """Repeat offers that no runner has taken for a while, because they may be lost.
 
-    An offer that is not lost keeps its turn.
+    An offer that is not lost keeps its place in the queue.
     """
     state = draft.state
     unclaimed = sorted(
@@ -225,10 +225,9 @@ def _empty_inputs(draft: Draft, needs: Iterable[str]) -> tuple[str, ...]:
 
 
 def restore(draft: Draft, unclaimed: list[str]) -> bool:
-    """Create lost plans and frozen inputs of ``unclaimed`` groups again.
+    """Recreate lost plans and frozen inputs of ``unclaimed`` groups. Return whether any were lost.
 
-    Returns whether any were lost. Runners drop an offer without them, so nobody would ever claim
-    it.
+    Runners drop an offer without them, so no runner would ever claim it.
     """
     state, lost = draft.state, []
     expected = (

@@ -1,6 +1,6 @@
-"""A draft of a decision. Only this file changes a group.
+"""The draft of a decision. Only this file changes the state of a group.
 
-Each move is in the table of moves and adds an event.
+Each move is checked against the table of moves, and adds an event.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from unstuck.tasks.protocol.token import Offer, split_member
 
 
 class Draft:
-    """``job`` and ``state`` are as decided so far."""
+    """A decision that is being made; ``job`` and ``state`` include its changes so far."""
 
     def __init__(self, state: JobState, env: Environment) -> None:
         self.state = state
@@ -32,14 +32,14 @@ class Draft:
 
     @property
     def failing_fast(self) -> bool:
-        """Whether the job fails fast: a group failed for good, and no later group tolerates it.
+        """Whether the job fails fast: a group failed for good, and no later group tolerates that.
 
-        Then all groups are canceled but those that run after a failure.
+        Then all groups are canceled, except those that run after a failure.
         """
         return bool(self.state.fatal) and self.plan.cancel_others
 
     def is_over(self, group_id: str) -> bool:
-        """Return whether a group that is not done must end, for a timeout or a failure."""
+        """Return whether an unfinished group must end for a timeout or another group's failure."""
         outlives = self.planned(group_id).spec.join.outlives_failure
         return self.job.timed_out is not None or (self.failing_fast and not outlives)
 
@@ -88,7 +88,7 @@ class Draft:
         self.decision.offers[offer] = self.planned(group_id).spec.lane
 
     def end_attempt(self, group_id: str, state: GroupState, reason: Reason, **event: Any) -> None:
-        """Move the group without waiting for its runner, which is stale from this commit on."""
+        """Move the group and revoke its attempt; the runner is stale from this commit on."""
         if group_id in self.state.groups:
             self.drop_attempt(group_id)
         self.move(
@@ -108,7 +108,7 @@ class Draft:
             )
 
     def drop_attempt(self, group_id: str) -> None:
-        """End the attempt: its runner is stale from this commit on."""
+        """Revoke the attempt: its runner is stale from this commit on."""
         self.decision.dropped[group_id] = None
         self.decision.offered.pop(group_id, None)
         attempt = self.state.attempts.pop(group_id, None)
@@ -128,7 +128,7 @@ class Draft:
         self.decision.reload = True
 
     def unfreeze(self, name: str, *, collected: bool) -> None:
-        """Free the inputs of a planned group, and with ``collected`` also its fork values."""
+        """Delete the frozen inputs of a planned group; with ``collected`` also its fork values."""
         self.decision.unfrozen.update(
             dict.fromkeys(g for g in self.state.frozen if split_member(g)[0] == name)
         )
@@ -144,15 +144,16 @@ class Draft:
             self.state.attempts[group_id] = replace(attempt, instruction=instruction)
 
     def commit_is_full(self) -> bool:
-        """Return whether one commit has room for no more.
+        """Return whether the commit has reached its size limit.
 
         If so, the job is decided again at once.
+
         """
         self.decision.more |= self.decision.full
         return self.decision.full
 
     def while_room(self, groups: Iterable[str]) -> Iterator[str]:
-        """Yield ``groups`` until the limit of one commit is reached."""
+        """Yield ``groups`` until the commit reaches its size limit."""
         for group_id in groups:
             if self.commit_is_full():
                 return

@@ -1,4 +1,4 @@
-"""What follows an attempt that failed, was lost or was handed back: a retry, or the end. Pure."""
+"""Decides what follows an attempt that failed, was lost or was handed back. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_RELEASES = 50
 
 
 def fail(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> None:
-    """Charge a failed step to the group's retries, and try again if one is left."""
+    """Count a failed step against the group's retries, and retry if any are left."""
     policy, failures = draft.planned(group_id).retry, record.failures + 1
     # The first error of its own precedes that of a worker that was lost earlier, which is no
     # reason of the end.
@@ -38,7 +38,7 @@ def fail(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> 
 
 
 def lose(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> None:
-    """Charge a lost worker to the group, and try again unless too many were lost in a row."""
+    """Count a lost worker, and retry unless too many were lost in a row."""
     limit, losses = draft.planned(group_id).spec.worker_losses, record.losses + 1
     # A lost worker never hides the user's own error.
     charged = replace(
@@ -54,7 +54,7 @@ def lose(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> 
 
 
 def release(draft: Draft, group_id: str, record: GroupRecord, why: str) -> None:
-    """Try again at once after an attempt was handed back, which is charged to nobody."""
+    """Retry at once after an attempt was handed back, which uses up no budget."""
     charged = replace(record, releases=record.releases + 1)
     if charged.releases > MAX_RELEASES:
         text = f"handed back {charged.releases} times without an end: {why}"

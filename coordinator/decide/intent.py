@@ -1,6 +1,6 @@
 """Ends groups by the user's intent, by the job's timeout, or by another group's failure.
 
-Nothing here writes the intent. The job ends as the user intended, however groups fail or succeed
+Nothing here changes the intent. The job ends as the user intended, even if groups fail or succeed
 meanwhile.
 """
 
@@ -29,7 +29,7 @@ OUT_OF_TIME = Reason("JOB_TIMEOUT", "the time of the job was over")
 
 
 def apply_intent(draft: Draft) -> None:
-    """Apply an intent other than to run."""
+    """Apply the user's intent, unless it is to run."""
     if draft.job.intent is Intent.PAUSE:
         pause(draft)
     elif draft.job.intent is Intent.STOP:
@@ -43,10 +43,7 @@ def apply_intent(draft: Draft) -> None:
 
 
 def pause(draft: Draft) -> None:
-    """Take back what nobody has claimed.
-
-    Running attempts may end, or are handed back (``pause --now``).
-    """
+    """Withdraw unclaimed offers. Running attempts finish, or are handed back (``pause --now``)."""
     for group_id in draft.while_room(draft.unclaimed()):
         draft.check_unclaimed(group_id)
         draft.end_attempt(group_id, S.WAITING, PAUSED)
@@ -81,7 +78,7 @@ def cancel(draft: Draft) -> None:
 
 
 def fail_fast(draft: Draft) -> None:
-    """Cancel all groups but those that run after a failure, since a group failed for good."""
+    """Cancel all groups except those that run after a failure, because a group failed for good."""
     state = draft.state
     if state.open_groups == state.outliving:
         return  # what runs after a failure may be wide: its reports cost what they cost in any job
@@ -101,9 +98,10 @@ def fail_fast(draft: Draft) -> None:
 
 
 def cancel_all(draft: Draft, reason: Reason) -> None:
-    """Cancel everything that is not done.
+    """Cancel all unfinished groups.
 
-    Running attempts become stale at once, and their watchdogs end them.
+    Running attempts become stale at once; their watchdogs end them.
+
     """
     cancel_each(draft, draft.state.active, reason)
     cancel_waiting(draft, reason)
@@ -118,7 +116,7 @@ def cancel_unclaimed(draft: Draft, reason: Reason) -> None:
 
 
 def cancel_waiting(draft: Draft, reason: Reason) -> None:
-    """Cancel every group and member that waits for its needs, its turn or its next attempt."""
+    """Cancel every group and member that waits for its needs, a free place or its next attempt."""
     recorded = [*draft.state.by_state[S.BACKOFF], *draft.state.by_state[S.WAITING]]
     cancel_each(draft, chain(recorded, without_record(draft)), reason)
     draft.runnable.clear()
@@ -127,7 +125,7 @@ def cancel_waiting(draft: Draft, reason: Reason) -> None:
 def without_record(draft: Draft) -> Iterator[str]:
     """Yield groups and members that were never queued.
 
-    A fork without a queued member as a whole.
+    A fork of which no member was queued is yielded as a whole.
     """
     state = draft.state
     for name in draft.plan.groups:
@@ -145,10 +143,7 @@ def cancel_each(draft: Draft, groups: Iterable[str], reason: Reason) -> None:
 
 
 def reset_budgets(draft: Draft) -> None:
-    """Give each group all retries and its full queue timeout after a resume.
-
-    No group waits for its backoff any more.
-    """
+    """Restore each group's retries and queue timeout after a resume, and end all backoffs."""
     state, now = draft.state, draft.env.now
     # Also groups in BACKOFF with a full budget: after the clock was set back, their time may lie
     # ahead.

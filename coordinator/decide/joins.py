@@ -1,7 +1,7 @@
 """Decides which groups may run: the join rules, and the conditions (``when:``) after them.
 
-A join is derived from the states of all needs, never from a counter. A count that reaches a number
-is an edge, and an edge can be missed. So judging a join again gives the same result.
+A join is derived from the states of all needs, never from a counter: the event at which a counter
+reaches its target could be missed. Evaluating a join again gives the same result.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _skip_reason(
 
 
 def judge_joins(draft: Draft) -> None:
-    """Judge every group whose needs have changed, and those after it, until nothing moves."""
+    """Evaluate the joins of groups whose needs changed, and of later groups, until none changes."""
     while draft.touched and not draft.decision.full:
         name = draft.touched.popleft()
         runnable = draft.runnable.get(draft.plan.groups[name].spec.lane, ())
@@ -91,7 +91,7 @@ def judge_joins(draft: Draft) -> None:
 
 
 def judge_one(draft: Draft, name: str) -> None:
-    """Judge the join of a group: skip it, fail it, or let it run."""
+    """Evaluate the join of a group: skip it, fail it, or let it run."""
     spec = draft.plan.groups[name].spec
     result, reason = judge(spec.join, draft.state.needs[name])
     if result is JoinResult.WAIT:
@@ -127,12 +127,11 @@ def _admit(draft: Draft, name: str, count: int | None, reason: Reason) -> None:
 
 
 def condition_holds(draft: Draft, name: str) -> bool:
-    """Evaluate the condition of a group. Unless it holds, the group ends: SKIPPED, or FAILED.
+    """Evaluate the condition of a group. If it is false, the group is SKIPPED; on an error, FAILED.
 
-    A condition that held is not evaluated again; the frozen inputs of the group show that it held.
-    After ``any_succeeded`` there may be more results later, for which the condition would not hold.
-    Then a group that waits for room, or a fork that is half queued, would be skipped after its
-    begin.
+    A condition that was true is not evaluated again; the frozen inputs of the group record this.
+    After ``any_succeeded`` later results could make the condition false. Then a group that waits
+    for a free place, or a half-queued fork, would be skipped after it had started.
     """
     spec = draft.plan.groups[name].spec
     if spec.when is None or name in draft.state.frozen:

@@ -1,4 +1,4 @@
-"""Applies the attempts of a job to its groups: claims, outcomes, lapsed leases, lost records.
+"""Applies the attempts of a job to its groups: claims, outcomes, expired leases, lost records.
 
 There are two budgets. ``retry`` counts failures of the user's code. ``worker_losses`` counts
 workers lost in a row, which never use up a retry. An attempt that is handed back (RELEASED) uses up
@@ -28,7 +28,7 @@ S = GroupState
 
 
 def read_attempt(draft: Draft, group_id: str) -> None:
-    """Apply the attempt of a group: its claim, its outcome, a lapsed lease, or a lost record."""
+    """Apply the attempt of a group: its claim, its outcome, an expired lease, or a lost record."""
     record = draft.state.record(group_id)
     attempt = draft.state.attempts.get(group_id)
     if record.state not in (S.QUEUED, S.RUNNING, S.CANCELING):
@@ -69,10 +69,7 @@ def _replace_lost(draft: Draft, group_id: str, record: GroupRecord) -> None:
 
 
 def start(draft: Draft, group_id: str, record: GroupRecord, attempt: AttemptRecord) -> None:
-    """Mark a group as running since its claim.
-
-    A pause between the claim and this commit came later.
-    """
+    """Mark a group as running since its claim, even if the job was paused after the claim."""
     began = min(attempt.claimed_at or draft.env.now, draft.env.now)
     if not draft.job.started_at:
         draft.job = replace(draft.job, started_at=began)
@@ -152,7 +149,7 @@ def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcom
 def feed(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> None:
     """Store the values of a dynamic fork.
 
-    They must come from one maker only, or the fork would be ambiguous.
+    Exactly one group may provide them, or the fork would be ambiguous.
     """
     collected = draft.state.collected.get(fork)
     if collected is None and (too_much := _too_much(draft, fork, values)):

@@ -1,6 +1,6 @@
 """The phases of publishing a job. `PHASE_MOVES` has the legal moves.
 
-The record alone decides, since the coordinators that publish cannot be asked, and may be dead.
+Only the record decides, because the publishing coordinators may be dead.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from unstuck.tasks.duration import format_duration
 
 
 def watch(draft: Draft, phase: Phase) -> bool:
-    """Begin a try of this ``phase``, or continue one whose time has come. Return whether.
+    """Start a try of this ``phase`` if one is due. Return whether it was started.
 
-    The record is written before the action, so another coordinator continues after a death.
+    The record is written before the action, so another coordinator continues after a crash.
     """
     job, now = draft.job, draft.env.now
     new_try = job.phase is not phase
@@ -41,10 +41,7 @@ def watch(draft: Draft, phase: Phase) -> bool:
 
 
 def goes_on(draft: Draft) -> None:
-    """Record a sign of life, perhaps of a try that counted as hanging.
-
-    That try is watched from now on.
-    """
+    """Record that a try is active, even if it counted as hanging; it is monitored from now on."""
     now = draft.env.now
     draft.job = replace(
         draft.job,
@@ -55,7 +52,7 @@ def goes_on(draft: Draft) -> None:
 
 
 def trouble(draft: Draft, why: Reason) -> None:
-    """Record that a try failed. The next one follows after a wait, which doubles each time."""
+    """Record that a try failed. The wait before the next try doubles each time."""
     tries = draft.job.publish_tries + 1
     at = draft.env.now + min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))
     phase = Phase.ABORT_RETRYING if draft.job.phase.aborts else Phase.RETRYING

@@ -1,6 +1,6 @@
-"""How each report counts by the record, and what a commit writes when it acks reports. Pure.
+"""Classifies reports by the record of their job, and the acks that a commit writes. Pure.
 
-Only a report itself says whether its outcome was refused, since ``finish`` alone knows.
+Only a report says whether its outcome was refused, because only ``finish`` knows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REFUSED = "REPORT_REFUSED"
 
 
 class Applied(StrEnum):
-    """How a report counts."""
+    """The classification of a report."""
 
     APPLIED = "APPLIED"
     DUPLICATE = "DUPLICATE"
@@ -30,14 +30,14 @@ class Applied(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A report with the id of the stream entry that it came in."""
+    """A report with the id of its stream entry."""
 
     entry: str
     report: Report
 
 
 def receipt(state: JobState, reports: Sequence[Delivered]) -> Acks:
-    """Return the reports to ack, their counts, and an event for each outcome that was refused."""
+    """Return the reports to acknowledge, their counts, and an event for each refused outcome."""
     counts: dict[str, int] = {}
     refused: dict[str, str] = {}
     for delivered in reports:
@@ -51,7 +51,7 @@ def receipt(state: JobState, reports: Sequence[Delivered]) -> Acks:
 
 
 def classify(state: JobState, report: Report) -> Applied:
-    """Return how a report counts, by the record."""
+    """Classify a report by the record of its group."""
     if state.job.terminal or report.refused == Applied.TERMINAL:
         return Applied.TERMINAL
     token = report.token

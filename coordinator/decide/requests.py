@@ -1,7 +1,7 @@
-"""Requests of users for single groups; the next decision does them before anything else (pure).
+"""Applies users' requests for single groups, before anything else in a decision. Pure.
 
-``skip`` and ``rerun`` are commands of the user; ``restart`` comes with an ``alter``. The command
-writes the request on the job's record, and what a worker says meanwhile does not change it.
+``skip`` and ``rerun`` are commands of the user; ``restart`` follows from an ``alter``. The command
+stores the request on the job's record, where no report of a worker changes it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ ALTERED = Reason(
 
 
 def apply_requests(draft: Draft) -> bool:
-    """Apply the user's requests that fit into one commit.
-
-    Returns whether the others need a fresh load.
-    """
+    """Apply the requests that fit into one commit. Return whether the rest needs another load."""
     while draft.job.requests and not draft.commit_is_full() and not draft.decision.reload:
         request = draft.job.requests[0]
         {"skip": _skip, "rerun": _rerun, "restart": _restart}[request.do](draft, request.group)

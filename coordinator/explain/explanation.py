@@ -1,4 +1,4 @@
-"""Define the explanation of a job or group, and the facts from outside of the job. Pure."""
+"""Defines the explanation of a job or group, and the facts about the fleet that it uses. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Event:
 
     Attributes:
         what: the event in words.
-        at: when it happens, or when the last of several happens; never earlier than now, and 0 if
+        at: when it happens, or the last time if it happens several times; never in the past; 0 if
             unknown.
     """
 
@@ -37,9 +37,10 @@ class Explanation:
         state: its state or status.
         what: a sentence that says what it waits for, or how it ended.
         short: a shorter form of ``what``; empty if ``what`` is short.
-        timed: it waits for the time of ``next`` more than for anything else.
-        since: when it entered its state; for a waiting group without a record, when its wait began.
-        tried: earlier attempts; empty without one.
+        timed: whether it waits only for the time of ``next``.
+        since: when it entered its state; for a waiting group without a record, when its wait
+            started.
+        tried: earlier attempts, in words; empty without one.
         next: the next event.
         ends: the event that ends the wait.
         help: commands that would help.
@@ -70,7 +71,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """How long no coordinator has looked at any job, and how often a healthy coordinator looks.
+    """How long no coordinator has swept, and how often a healthy coordinator sweeps.
 
     Attributes:
         seconds: time since the last sweep; 0 if there was never a sweep.
@@ -82,7 +83,7 @@ class Idle:
 
     @property
     def limit(self) -> float:
-        """Seconds without a look that are reported."""
+        """Seconds without a sweep after which this is reported."""
         return max(UNSEEN_LIMIT_S, longest_gap(self.period))
 
 
@@ -99,12 +100,12 @@ def longest_gap(period: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Unlike:
-    """The runners of a queue that cannot take a job: other versions, or no Spark.
+    """The runners of a queue that cannot run a job: they have other versions, or no Spark.
 
     Attributes:
         text: the difference in words.
-        nobody: no other runner listens on the queue.
-        no_spark: none of them runs Spark.
+        nobody: whether no other runner listens on the queue.
+        no_spark: whether none of these runners can run Spark.
     """
 
     text: str

@@ -51,7 +51,7 @@ class ExplanationFacts:
         return ahead(at, self.env, self.due)
 
     def ends(self, own: str, at: float = 0.0) -> Event:
-        """Return when a group gives up: by its ``own`` rule, or by the timeout of the job."""
+        """Return when a group ends by its ``own`` timeout, or by the timeout of the job."""
         over = job_timeout_at(self.state.job, self.state.plan.timeout, self.env) or 0.0
         if not over or 0 < at <= over:
             return Event(what=own, at=at)
@@ -79,16 +79,16 @@ def _why_canceled(state: JobState, draft: Draft) -> str:
 
 
 def ahead(at: float, env: Environment, due: float | None) -> float:
-    """Return ``at`` if it lies ahead, and else the time of the next look at the job."""
+    """Return ``at`` if it is in the future, else when the job is checked next."""
     if at > env.now:
         return at
     return 0.0 if due is None else max(due, env.now)
 
 
 def stands_still(job: JobRecord) -> bool:
-    """Return whether nothing of the job starts before a resume: it is paused, or halted.
+    """Return whether no group starts before a resume, because the job is paused or halted.
 
-    A halted job that the user ends does not stand still.
+    This is false for a halted job that the user stops or cancels.
     """
     return job.intent is Intent.PAUSE or (job.halted is not None and job.intent is Intent.RUN)
 

@@ -47,7 +47,7 @@ def explain_group(
     """Explain the members of a planned group that are not done.
 
     Args:
-        shown: explain at most this many of the members that have begun; None: all.
+        shown: explain at most this many of the started members; None for all.
     """
     state = facts.state
     open_members = _open_members(state, name)

@@ -1,7 +1,7 @@
-"""Explain why a job, and each of its groups that is not done, waits. Pure.
+"""Explains why a job, and each of its unfinished groups, waits. Pure.
 
-Joins, due times, room and budgets come from the functions that ``decide`` uses, so an
-explanation cannot disagree with a decision.
+Joins, due times, limits and budgets come from the functions that ``decide`` uses, so an explanation
+cannot disagree with a decision.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def explain(
     members: int | None = MAX_MEMBERS_SHOWN,
     fleet: FleetFacts = NOTHING_KNOWN,
 ) -> list[Explanation]:
-    """Explain the job, then every group that is not done or was skipped by its own rule.
+    """Explain the job, then every group that is unfinished or was skipped by its own condition.
 
     Groups follow the order of the spec.
 

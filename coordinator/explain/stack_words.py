@@ -1,4 +1,4 @@
-"""Describe the place of a running step. Pure."""
+"""Describes where in the code a running step is. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONG_AGO_S = 20.0  # the age of an older look is shown
 
 
 def stands_at(stack: StepStack, now: float, *, brief: bool = False) -> str:
-    """Return the user's line at which a step stands, such as ``at etl.py:12 in load for 3m``."""
+    """Return the line of user code that a step executes, such as ``at etl.py:12 in load``."""
     frame = own_frame(stack.frames)
     where = f"{frame.file.rpartition('/')[2]}:{frame.line}" if brief else str(frame)
     age = max(0.0, now - stack.at)

@@ -14,7 +14,7 @@ ACKNOWLEDGED_FOR_S = 30 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """The word of a person who knows of a problem.
+    """The acknowledgement of a problem by a user.
 
     Attributes:
         version: `Problem.version` when it was acknowledged.

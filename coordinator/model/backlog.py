@@ -1,4 +1,4 @@
-"""The backlog of a schedule: the unread part of its streams at the last look of a coordinator."""
+"""The backlog of a schedule: the unread input of its streams when a coordinator last checked."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class StreamBacklog:
     """The unread part of one stream.
 
     Attributes:
-        new: unread files; of a topic, unread offsets.
-        bytes: of the unread files.
-        looked: files or partitions of the stream.
-        since: when the oldest unread file was written; if that is unknown, since when looks have
-            found it. 0 if nothing is unread.
-        lag: of a topic: unread offsets by partition.
-        next: of a topic: by partition, the offset at which the next run starts.
-        trouble: why a run would fail.
+        new: number of unread files; for a topic, of unread offsets.
+        bytes: size of the unread files.
+        looked: number of files or partitions of the stream.
+        since: when the oldest unread file was written or, if unknown, when a check first saw it; 0
+            if nothing is unread.
+        lag: for a topic, unread offsets by partition.
+        next: for a topic, the offset by partition at which the next run starts.
+        trouble: why a run would fail; empty if it would not.
         reachable: whether a coordinator can read the stream; if not, only a worker can.
-        changed: files that were read and have other content now.
+        changed: files whose content changed after they were read.
         ignored: number and some names of files whose names do not match; empty if there are none.
-        seen_to: partition → the position to which ``since`` belongs.
+        seen_to: partition → the position that was unread since ``since``.
     """
 
     new: int = 0
@@ -50,7 +50,7 @@ class StreamBacklog:
     seen_to: Annotated[dict[int, int], Field(exclude=True)] = field(default_factory=dict)
 
     def describe(self, at: float) -> str:
-        """Describe the backlog; ``at`` is the time of the look."""
+        """Describe the backlog; ``at`` is when it was read."""
         ignored = f"; ignored by their names: {self.ignored}" if self.ignored else ""
         if not self.reachable:
             return "only a worker can ask it"
@@ -73,7 +73,7 @@ class StreamBacklog:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def position(self) -> Word:
-        """How far it was read, in words; empty if unknown."""
+        """The position up to which the stream was read, in words; empty if unknown."""
         if self.next:
             return _by_partition(self.next, " at offset")
         if self.trouble or not self.reachable:
@@ -83,11 +83,11 @@ class StreamBacklog:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The unread input of the streams of one schedule at the last look.
+    """The unread input of the streams of one schedule at the last check.
 
     Attributes:
-        at: when a coordinator looked.
-        streams: by address.
+        at: when a coordinator checked.
+        streams: the backlog of each stream, by address.
     """
 
     __pydantic_config__ = DEFERRED
@@ -98,7 +98,7 @@ class Backlog:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def since(self) -> Time:
-        """Since when the oldest unread part waits; 0 if nothing is unread."""
+        """Since when the oldest unread input waits; 0 if nothing is unread."""
         return min((stream.since for stream in self.streams.values() if stream.since), default=0.0)
 
     def to_json(self) -> str:

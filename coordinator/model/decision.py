@@ -24,7 +24,7 @@ MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now
 
 @dataclass(frozen=True, slots=True)
 class CommitGuard:
-    """A conclusion from absence, which the commit checks again by the clock of Redis."""
+    """A fact about an attempt, such as a missing claim, that the commit checks again in Redis."""
 
     group: str
     epoch: int
@@ -54,14 +54,14 @@ class PublishResult:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """All facts beside the job that a decision may use, with all clock and randomness.
+    """Everything beside the job that a decision may use, including time and randomness.
 
     Attributes:
         now: seconds, by the clock of Redis.
-        nonce: fresh randomness for the epochs of this decision.
-        takeover: the sweep is alive and no grace runs, so lapsed leases count.
-        runners: listening runners, by queue.
-        hosts: hosts of listening runners that are fit for Spark, by queue.
+        nonce: fresh random text for the epochs of this decision.
+        takeover: whether expired leases count: the sweep is alive, and no grace period is active.
+        runners: number of listening runners, by queue.
+        hosts: hosts with listening runners that can run Spark, by queue.
     """
 
     now: float
@@ -86,7 +86,7 @@ class Environment:
         listening: Mapping[str, Sequence[RunnerInfo]],
         **more: Any,
     ) -> Environment:
-        """Return the environment by ``settings``; ``listening`` are the runners by queue."""
+        """Return the environment by ``settings``; ``listening``: the runners by queue."""
         return cls(
             now=now,
             nonce=nonce,
@@ -104,7 +104,7 @@ class Environment:
         )
 
     def others(self, queue: str, host: str) -> list[str]:
-        """Return the hosts beside ``host`` that listen on ``queue``."""
+        """Return the other hosts that listen on ``queue``."""
         return sorted({*self.hosts.get(queue, ())} - {host})
 
     def window(self, lane: str) -> int:
@@ -171,10 +171,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Acks:
-    """Reports that a commit acks.
+    """Reports that a commit acknowledges.
 
     Attributes:
-        counts: how they were counted.
+        counts: number of reports by classification.
         refused: by entry id, the event of an outcome that was refused.
     """
 
@@ -186,7 +186,8 @@ class Acks:
         """Return the arguments of the commit script.
 
         Args:
-            ended: attempts that end with the commit, by their outcome; they have the same counters.
+            ended: number of attempts that end with the commit, by outcome; they use the same
+                counters.
         """
         counts = {
             **self.counts,

@@ -1,4 +1,4 @@
-"""The fleet as people see it: its processes, the queues between them, and the pools."""
+"""The public types of the fleet: its processes, the queues between them, and the pools."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class QueueInfo:
     """One queue.
 
     Attributes:
-        name: of the queue.
+        name: name of the queue.
         length: number of messages that wait in the broker.
-        listeners: number of runners that listen; of ``control``, of coordinators.
-        oldest_since: since when its oldest message has waited, as far as a live coordinator knows;
-            None if nothing waits, or nobody looked.
+        listeners: number of runners that listen; for ``control``, of coordinators.
+        oldest_since: since when the oldest message has waited; None if nothing waits, or no live
+            coordinator checked.
     """
 
     name: str
@@ -28,11 +28,11 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class StalledProcess:
-    """A worker or coordinator that received nothing more, and ended itself.
+    """A worker or coordinator that received no more messages, and ended itself.
 
     Attributes:
         worker: its host and process, as ``host:pid``.
-        at: when it found so.
+        at: when it ended itself.
     """
 
     worker: str
@@ -44,8 +44,8 @@ class FleetInfo:
     """The processes of an installation; silent ones come last.
 
     Attributes:
-        at: when it was read.
-        swept_at: the last tick of any sweep.
+        at: when this was read.
+        swept_at: the last heartbeat of any sweep.
         runners: processes that run attempts.
         coordinators: processes that decide.
         queues: by name.
@@ -65,11 +65,11 @@ class PoolInfo:
     """One pool.
 
     Attributes:
-        name: of the pool.
+        name: name of the pool.
         slots: maximum number of attempts that hold a slot.
-        used: number of attempts that hold a slot; more than ``slots`` after the pool was made
+        used: number of attempts that hold a slot; may exceed ``slots`` after the pool was made
             smaller.
-        waiting: offers that are ready, or wait for a slot.
+        waiting: number of offers that are ready, or wait for a slot.
         holders: the first attempts that hold a slot, as ``job/group``.
     """
 

@@ -1,7 +1,7 @@
 """Loads the state of a job from the store; of a damaged job, the readable part of its record.
 
-A job is damaged if a part of it cannot be read. Nothing is guessed about that part. The job can be
-shown, and ended by force, which needs only the record.
+A job is damaged if a part of it cannot be read. That part is left out. The job can still be shown
+and force-stopped, which needs only the record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def state_of(
     attempts: Mapping[str, str],
     frozen: Iterable[str] = (),
 ) -> JobState:
-    """Return the state of ``job`` from its hashes; see ``JobState.damage``.
+    """Return the state of ``job`` from its Redis hashes; of a damaged job, see ``JobState.damage``.
 
     Raises: NewerJob.
     """
@@ -110,7 +110,7 @@ def _lost_records(
 
 
 def bare_state(job: str, fields: Mapping[str, str]) -> JobState:
-    """Return the readable state of ``job`` as if no group had begun.
+    """Return the readable state of ``job`` as if no group had started.
 
     Raises: NewerJob.
     """
@@ -119,10 +119,7 @@ def bare_state(job: str, fields: Mapping[str, str]) -> JobState:
 
 
 def without_groups(record: JobRecord) -> JobState:
-    """Return the state of a job as if no group had begun.
-
-    Without groups if its spec is unreadable.
-    """
+    """Return the state of a job as if no group had started; no groups if its spec is damaged."""
     plan: Plan = NO_GROUPS
     with suppress(Exception):
         plan = plan_of(record.spec, record.texts)

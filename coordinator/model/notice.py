@@ -1,4 +1,4 @@
-"""The notice of a change, as it is in the outbox and as it is sent."""
+"""The notice of a change, as it is stored in the outbox and sent."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Notice:
     """One notice. Times are Unix seconds.
 
     Attributes:
-        id: equal for repeats of the notice, so that receivers can drop these.
+        id: the same for repeats of the notice, so that receivers can drop them.
         to: names of the targets.
         event: ``failed``, ``halted``, ``retrying_for``, ``running_for``, ``late``, ``behind``,
             ``waiting_for_worker``, ``finished`` or ``recovered``.
         kind: ``job`` or ``schedule``.
-        name: of the schedule, or of the job in its spec.
+        name: name of the schedule or job.
         job: id of the job, or of the last run of the schedule; empty if there is none.
-        problem: equal for the notice of a problem and the notice of its end.
+        problem: id of the problem, the same in the notices of its start and its end.
         at: when the change was committed.
-        since: since when the problem lasts.
-        status: the committed status.
+        since: when the problem started.
+        status: the status after the change.
         text: the sentence of ``why``.
         first_error: the first error since the last success; empty if there is none.
         next: what the system does next, and when.
@@ -57,28 +57,31 @@ class Notice:
     ends: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Return the notice as JSON, with ``?`` for half of a surrogate pair.
+        """Return the notice as JSON, with ``?`` in place of a lone surrogate.
 
-        The error of a step may have one; the scripts of Redis and many receivers refuse such JSON.
+        The error of a step may contain one; the scripts of Redis and many receivers refuse such
+        JSON.
         """
         text = json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
         return text.encode(errors="replace").decode()
 
     @classmethod
     def from_json(cls, text: str) -> Notice:
-        """Fields that a later release added are dropped. Raises: ValueError."""
+        """Read a notice without the fields of later releases. Raises: ValueError."""
         return _NOTICE.validate_python(json.loads(text))
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A problem that was told, on the record of its subject. Times are Unix seconds.
+    """A problem of which targets were notified, on the record of its subject.
+
+    Times are Unix seconds.
 
     Attributes:
-        since: since when it stood; ``at``: when it was told.
-        to: the targets that were told.
-        over: when it ended; 0 while it stands.
-        ends: of the targets, those that asked to be told of ends then.
+        since: when the problem started; ``at``: when targets were notified.
+        to: targets that were notified.
+        over: when the problem ended; 0 while it is open.
+        ends: targets that subscribed to the end when they were notified.
     """
 
     since: float
@@ -88,10 +91,7 @@ class Alert:
     ends: tuple[str, ...] = ()
 
     def told_of_end(self, ask_now: Collection[str]) -> tuple[str, ...]:
-        """Return the targets to notify of its end.
-
-        These requested ends when they were notified, or request them now.
-        """
+        """Return the targets to notify of the end: those that subscribed to it then or now."""
         return tuple(target for target in self.to if target in self.ends or target in ask_now)
 
 
@@ -99,5 +99,5 @@ _NOTICE: TypeAdapter[Notice] = TypeAdapter(Notice)
 
 
 def notice_id(*parts: str | float) -> str:
-    """Return the id of a notice, which follows from its problem, the begin of it, and its phase."""
+    """Return the id of a notice, derived from the problem, its start, and its phase."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]

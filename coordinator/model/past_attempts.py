@@ -19,11 +19,12 @@ class AttemptInfo:
     """One attempt. Times are seconds since the epoch, by the clock of Redis.
 
     Attributes:
-        queue: empty if the log has lost when it was queued.
+        queue: name of the queue; empty if the event log no longer has the queued event.
         claimed_at, ended_at: None before that.
-        ended_as: the state that the group had after it; empty while it goes on. ``code``, ``text``:
-            why.
-        lost: its worker was lost.
+        ended_as: state of the group after the attempt; empty while the attempt is active.
+        code: code of the reason, for programs to compare.
+        text: the reason, as a sentence.
+        lost: whether its worker was lost.
     """
 
     number: int
@@ -45,7 +46,7 @@ class AttemptInfo:
 
     @property
     def outcome(self) -> str:
-        """How it ended, or how it stands: LOST, RELEASED, or a state of groups."""
+        """The outcome, or the present state: LOST, RELEASED, or a state of groups."""
         if not self.ended_as:
             return S.QUEUED if self.claimed_at is None else S.RUNNING
         if self.lost:

@@ -37,7 +37,7 @@ def compact(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a job or a group is where it is: a code to compare and a sentence to read.
+    """Why a job or group is in its current state.
 
     Attributes:
         code: for programs to compare.
@@ -50,23 +50,24 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """The record of one group, or of one member of a fork. An absent record reads as this default.
+    """The record of one group, or of one member of a fork.
+
+    A missing record is read as these defaults.
 
     Attributes:
         epoch: number of the newest attempt; 0 before the first.
-        since: when this state was entered, seconds by Redis time; what may time out in a queue
-            counts from here, so a resume and a clock that was set back start it again.
+        since: when this state was entered, in seconds by the clock of Redis. A queue timeout counts
+            from here, so a resume, or a clock that was set back, restarts it.
         next_at: when the next attempt may start (BACKOFF).
-        revision: how often the job had been altered when its newest attempt was claimed.
+        revision: revision of the spec when the newest attempt was claimed.
         failures: failures of the user's code since the last success or resume.
-        losses: workers lost in a row.
-        releases: attempts handed back by workers that were told to stop.
-        staging: folder of the attempt whose output counts (SUCCEEDED).
-        done: as of an outcome: what that attempt did, if it made nothing and so has no folder.
-        rejected: as of an outcome: of each output with rules: by rule, how many rows did not meet
-            it.
-        zone: the time zone that its newest attempt ran with; empty until one has ended.
-        troubled_since: since when it fails or is lost without a success; 0 while it does not.
+        losses: number of workers lost in a row.
+        releases: number of attempts handed back by workers that were shutting down.
+        staging: folder of the attempt whose outputs count (SUCCEEDED).
+        done: the result of that attempt if it has no outputs and so no folder.
+        rejected: output with rules → rule → number of rows that violate it.
+        zone: time zone of the newest attempt; empty until one has ended.
+        troubled_since: when it first failed or was lost without a later success; 0 if it is well.
     """
 
     __pydantic_config__ = DEFERRED
@@ -96,24 +97,24 @@ class GroupRecord:
 
     @property
     def recovering(self) -> bool:
-        """Failed or was lost, and has not succeeded since."""
+        """Whether the group failed or was lost, and has not succeeded since."""
         return bool(self.failures or self.losses) and not self.state.terminal
 
     @property
     def marked(self) -> str:
-        """The folder of the marker that counts; empty if there is none."""
+        """The folder with the marker of the attempt that counts; empty if there is none."""
         return self.staging if self.state is GroupState.SUCCEEDED and self.done is None else ""
 
     def offer(self, job: str, group: str) -> Offer:
         return Offer(job, group, self.epoch, self.nonce)
 
     def to_json(self) -> str:
-        """Compact JSON without what is at its default: one of these is kept per group."""
+        """Return compact JSON without the fields that have their default."""
         return compact(_GROUP.dump_python(self, mode="json", exclude_defaults=True))
 
     @classmethod
     def from_json(cls, text: str) -> GroupRecord:
-        """Fields that a later release added are dropped."""
+        """Read a record without the fields of later releases."""
         return _GROUP.validate_python(json.loads(text))
 
     @classmethod
@@ -139,7 +140,10 @@ def _outcome(text: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """The live attempt of a group, as the worker's scripts keep it. Coordinators only read it."""
+    """The live attempt of a group.
+
+    The scripts of workers write it, and coordinators only read it.
+    """
 
     __pydantic_config__ = DEFERRED
 
@@ -167,10 +171,9 @@ class AttemptRecord:
 
     @property
     def shown_progress(self) -> dict[str, Any]:
-        """The known part of the runner's last progress: ``step``, ``steps``, ``label``, ….
+        """The valid fields of the runner's last progress: ``step``, ``steps``, ``label``, ….
 
-        A value that is not a finite number where it should be is left out; an unknown ``total`` is
-        None.
+        A number that is not finite is left out; an unknown ``total`` is None.
         """
         try:
             progress = json.loads(self.progress or "{}")
@@ -221,11 +224,11 @@ JOB_SCHEMA = 1  # raised when an older coordinator could no longer decide what t
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """The request of a user for one group. The next decision does it before anything else.
+    """The request of a user for one group, which the next decision applies first.
 
     Attributes:
-        do: ``skip`` it; ``rerun`` it and what comes after it; ``restart`` its attempt, so that it
-            uses new values.
+        do: ``skip`` the group, ``rerun`` it and later groups, or ``restart`` its attempt with new
+            values.
         group: a planned group, or one member of a fork.
     """
 
@@ -235,10 +238,10 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True)
 class AlteredValue:
-    """One value of the spec that was altered; None stands for a missing value.
+    """One altered value of the spec; None means that the value was missing.
 
     Attributes:
-        path: of the value in the spec.
+        path: path of the value in the spec.
         old: the value before.
         new: the value after.
     """
@@ -250,7 +253,7 @@ class AlteredValue:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """One ``alter``; the n-th makes revision n of the spec.
+    """One ``alter`` command; the n-th one makes revision n of the spec.
 
     Attributes:
         at: when it was given, in seconds since the epoch by the clock of the user.
@@ -271,46 +274,43 @@ class JobRecord:
 
     Attributes:
         commit: uuid of the last commit; the compare-and-set of every commit.
-        spec: as JSON, with references in place of long texts; see `written`.
-        texts: the long texts of the spec, by digest (``tasks.protocol.texts``). One that an
-            ``alter`` took out stays.
-        phase: of its publishing: not empty between "all groups done" and the package in the
+        spec: the spec as JSON, with references in place of long texts; see `written`.
+        texts: long texts of the spec, by digest (``tasks.protocol.texts``), including those that an
+            ``alter`` removed.
+        phase: phase of publishing; not empty from "all groups done" until the package is in the
             warehouse log.
-        publish_tries: how often publishing brought trouble, or no answer; ``publish_next`` when it
-            is looked at next.
-        publish_troubled_since: when it did so first; 0 before.
-        publish_heard: the last sign of life of the try of publishing that is under way.
-        base: head of the warehouse log at submit, below its own package; None if unknown: the whole
-            log is searched.
-        intent_at: when the user last said what they want, ``intent_by`` who it was, ``intent_why``
-            why.
-        pause_now: the pause is to interrupt what runs, charging it to nobody.
-        reset_budgets: the user resumed, and every group's retry budget is to be given back in full.
-        requests: what the user asked of single groups, and no decision has done yet.
-        revision: how often ``spec`` was altered since the submit, and ``alterations`` what each
-            time, in order.
-        reruns: groups that were asked to run again, or come after one that was → a word of their
-            own for the last time, so that no marker of before counts.
-        adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it
-            retries.
-        any_code: those markers count whatever code has made them.
-        paused_at: since when the job stands PAUSED or HALTED; 0 while it does not.
-        counted_from: from when its timeout counts: the first claimed attempt, moved on by whatever
-            it stood so.
-        timed_out: its time is over, and it ends; the reason that it ends with.
-        halted: why the job cannot go on by itself, if so; it is HALTED until a person resumes or
-            ends it.
-        schedule: of which it is a run; its end makes the schedule due.
-        package_id: as in `tasks.warehouse.log_entry.Entry`; empty: the job itself.
-        take_over: it becomes the owner of the datasets that it publishes, whichever job owns them.
-        backfill: when the backfill was given that submitted it; empty if none did.
+        publish_tries: number of failed or hanging tries to publish; ``publish_next``: when
+            publishing is checked next.
+        publish_troubled_since: when the first of these tries failed; 0 without one.
+        publish_heard: the last sign of life of the active try to publish.
+        base: newest entry of the warehouse log at the submit, before its own package; None if
+            unknown, so that the whole log is searched.
+        intent_at: when the user last changed the intent; ``intent_by``: who; ``intent_why``: why.
+        pause_now: whether the pause interrupts running groups, without a charge to their budgets.
+        reset_budgets: whether the next decision restores the retries of every group, after a
+            resume.
+        requests: requests of users for single groups that no decision has applied yet.
+        revision: number of ``alterations`` of ``spec`` since the submit, which are listed in order.
+        reruns: group that runs again by request, or follows such a group → a random word, which
+            makes earlier results not count.
+        adopts: jobs that this one retries, whose results count if their fingerprints match.
+        any_code: whether those results count even if other code made them.
+        paused_at: since when the job is PAUSED or HALTED; 0 if it is not.
+        counted_from: start of its timeout: the first claim, plus the time in PAUSED or HALTED.
+        timed_out: the reason with which the job ends after its timeout; None before that.
+        halted: why the job cannot continue by itself; it is HALTED until a user resumes or ends it.
+        schedule: name of the schedule of which it is a run; the end of the job makes the schedule
+            due.
+        package_id: as in `tasks.warehouse.log_entry.Entry`; empty for the id of the job.
+        take_over: whether it becomes the owner of the datasets that it publishes.
+        backfill: id of the backfill that submitted it; empty if none did.
         version: number of the job's package in the warehouse log, once published; 0 if nothing was
         to publish.
         published_at: the time of that entry, by the clock of the publisher.
-        alerts: by condition, the problems that were notified.
-        published: the rows of each dataset in it; ``replaced``: the partitions of each that it
-        replaced.
-        left: files and offsets that have arrived for its streams, beyond the bound of one job.
+        alerts: problems of which targets were notified, by condition.
+        published: number of published rows by dataset; ``replaced``: replaced partitions by
+            dataset.
+        left: number of arrived files and offsets of its streams beyond the limit of one job.
     """
 
     id: str
@@ -367,22 +367,22 @@ class JobRecord:
 
     @property
     def terminal(self) -> bool:
-        """Also of a record that has lost its status."""
+        """Whether the job has ended, also if the record has lost its status."""
         return self.status.terminal or self.ended_at > 0
 
     @property
     def at_rest(self) -> bool:
-        """It has ended, or cannot go on by itself."""
+        """Whether the job has ended, or cannot continue by itself."""
         return self.terminal or (self.status is Status.HALTED and self.halted is not None)
 
     @property
     def user_key(self) -> str:
-        """The key that a user gave to this job, or to the first of those that it retries."""
+        """The key that a user gave to this job, or to the first job in its chain of retries."""
         return self.chain_key or ("" if self.retry_of else self.key)
 
     @property
     def tick(self) -> float | None:
-        """The tick of which it is a run, or retries one; None: of none."""
+        """The tick of this run, or of the run that this job retries; None for other jobs."""
         return tick_of_key(self.user_key)
 
     def group_plans(self, plan: Plan) -> dict[str, str]:
@@ -407,7 +407,7 @@ class JobRecord:
             ) from error
 
     def changed_fields(self, old: JobRecord) -> dict[str, str]:
-        """Hash fields to write so that ``old`` becomes this record."""
+        """Return the hash fields to write so that ``old`` becomes this record."""
         names = [name for name in _READ if getattr(self, name) != getattr(old, name)]
         changed = {name: _field_text(getattr(self, name), _DEFAULTS.get(name)) for name in names}
         return changed | {
@@ -423,7 +423,7 @@ class JobRecord:
         return plain | {"key": self.user_key, "reruns": list(self.reruns)}
 
     def to_fields(self) -> dict[str, str]:
-        """All hash fields. One that is empty need not be stored: it has its default."""
+        """Return all hash fields. An empty field has its default and need not be stored."""
         plain = {name: _field_text(getattr(self, name), _DEFAULTS.get(name)) for name in _READ}
         return (
             plain

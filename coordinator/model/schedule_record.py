@@ -1,7 +1,7 @@
 """The record of a schedule, its status, and every legal move from one status to another.
 
-A schedule repeats a job spec; each of its runs is an ordinary job. Its status is derived only here
-(``derive``), apart from the user's intent, which only commands write.
+A schedule repeats a job spec; each of its runs is an ordinary job. Only ``derive`` computes the
+status. The intent of the user is separate, and only commands change it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
 class ScheduleStatus(StrEnum):
-    """Where a schedule stands. Derived, never set by hand."""
+    """The status of a schedule. Derived, never set by hand."""
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"
@@ -44,7 +44,7 @@ class ScheduleStatus(StrEnum):
 
 
 class ScheduleIntent(StrEnum):
-    """The user's intent for a schedule. Written by user commands only."""
+    """The user's intent for a schedule. Only user commands change it."""
 
     RUN = "run"
     PAUSE = "pause"
@@ -53,27 +53,27 @@ class ScheduleIntent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: a job for a tick, or one that a person started. Times are Unix seconds; 0: not yet.
+    """One run: a job for a tick, or one that a user started. Times are Unix seconds; 0: not yet.
 
     Attributes:
-        tick: its nominal time; of a run by hand, when it was requested.
-        number: of the run among those of its tick, from 1 on.
+        tick: its nominal time; for a manual run, when it was requested.
+        number: number of the run within its tick, starting at 1.
         job: id of its job; empty until it is submitted.
         at: when it was decided.
-        by: who requested it; empty if its tick did.
-        by_hand: whether it has no tick.
-        params: values for parameters of a run by hand.
+        by: who requested it; empty if the clock did.
+        by_hand: whether a user started it, without a tick.
+        params: parameter values of a manual run.
         backfill: id of the backfill that added it; empty for other runs.
-        redo: id of the backfill that ran a done tick again; empty without one. Retries keep it.
-        retry_of: id of the job that failed before, whose finished work it adopts.
+        redo: id of the backfill that ran a done tick again, also in retries; empty without one.
+        retry_of: id of the failed job whose finished work it reuses.
         after: when that job ended.
-        failures: of a backfill: failed runs of this tick since a person requested the tick.
+        failures: in a backfill, failed runs of this tick since a user requested the tick.
         trouble: why it could not be submitted yet.
-        tries: how often it could not be submitted.
+        tries: number of failed submits.
         next_at: when it is submitted, or tried again.
-        final: of a failed run: why no further try can succeed.
-        resumed: of such a run in a backfill: whether a person resumed it, so that it starts when
-            there is room.
+        final: for a failed run, why no retry can succeed.
+        resumed: for such a run in a backfill, whether a user resumed it, so that it starts when a
+            place is free.
     """
 
     tick: Time
@@ -102,9 +102,9 @@ class Run:
         return f"{key}/{self.number}" if self.number > 1 else key
 
     def package_id(self, schedule: str) -> str:
-        """Return the id of its package.
+        """Return the id of its package, which all runs of a tick share.
 
-        All runs of a tick make one package, unless a person ran a done tick again.
+        A done tick that a user runs again gets a new package.
         """
         if self.by_hand:
             return self.key(schedule)
@@ -112,10 +112,10 @@ class Run:
         return f"{tick}/{self.redo}" if self.redo else tick
 
     def job_id(self, schedule: str) -> str:
-        """Return the id of its job, which follows from its key.
+        """Return the id of its job, derived from its key.
 
-        A store that was rolled back makes the same job again. A tick that runs again has a new id,
-        since its ``redo`` is part of the id.
+        So a store that was rolled back creates the same job again. A done tick that runs again gets
+        a new id, because ``redo`` is part of the key.
         """
         named = f"{self.key(schedule)} {self.redo}" if self.redo else self.key(schedule)
         number = int.from_bytes(hashlib.sha256(named.encode()).digest())
@@ -128,13 +128,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Ticks in a row without a run, since no data had arrived.
+    """Consecutive ticks without a run, because no data had arrived.
 
     Attributes:
         first: the first of these ticks.
         last: the last of these ticks.
         count: number of these ticks.
-        looked_at: the time of the last look.
+        looked_at: when a coordinator last checked for data.
     """
 
     first: Time
@@ -145,13 +145,13 @@ class Quiet:
 
 @dataclass(frozen=True, slots=True)
 class RunFailure:
-    """How a run failed.
+    """The failure of a run.
 
     Attributes:
         job: id of its job, which has the log.
-        tick: of the run.
+        tick: tick of the run.
         at: when it failed.
-        code: of the error.
+        code: code of the error.
         text: the error in words.
     """
 
@@ -168,11 +168,11 @@ class RunSuccess:
 
     Attributes:
         job: id of its job.
-        tick: of the run.
+        tick: tick of the run.
         at: when it ended.
-        version: of the warehouse; 0 if there was nothing to publish.
+        version: published version of the warehouse; 0 if there was nothing to publish.
         rows: published rows by dataset.
-        left: files and offsets of its streams that have arrived beyond the limit of one run.
+        left: number of arrived files and offsets of its streams beyond the limit of one run.
     """
 
     job: str
@@ -185,7 +185,7 @@ class RunSuccess:
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """Past ticks that a person requested. Times are seconds since the epoch; 0 if not yet.
+    """A range of past ticks that a user requested. Times are seconds since the epoch; 0 if not yet.
 
     Attributes:
         first: the first tick of the range.
@@ -195,17 +195,17 @@ class Backfill:
         by: who requested it.
         next: the tick that runs next; None if all have run.
         policy: trigger of the schedule when the backfill was requested, which determines its ticks.
-        in_order: whether its ticks build on each other, so that one runs at a time and none is
+        in_order: whether each tick builds on the one before, so that one runs at a time and none is
             skipped.
-        reads: version at which the run of the first tick reads the dataset on which runs build;
-            None for the newest.
+        reads: version at which the first tick reads the dataset that the runs extend; None for the
+            newest.
         parallel: maximum number of active runs.
         redo: which ticks that had a run before run again: ``none``, the ``failed`` or ``all``.
         backwards: whether it starts with the newest tick.
         passed: number of ticks before ``next``, in the order of the backfill.
-        left: number of these ticks that had failed before and were not run again.
+        left: number of these ticks that had failed earlier and were not run again.
         runs: runs that are active, about to be submitted, or failed for good (``final``) and wait
-            for a person.
+            for a user.
         last_error: error of the last run that failed.
         paused: whether a person paused it.
         paused_by: who paused it.
@@ -248,27 +248,27 @@ class Backfill:
 
     @property
     def id(self) -> str:
-        """The id of this backfill among those of its schedule: when it was given."""
+        """The id of this backfill within its schedule: the time of its request."""
         return tick_text(self.at)
 
     @property
     def active(self) -> tuple[Run, ...]:
-        """Runs that go on, or are about to be submitted."""
+        """Runs that are active, or about to be submitted."""
         return tuple(run for run in self.runs if run.final is None)
 
     @property
     def resumed(self) -> tuple[Run, ...]:
-        """The next runs of the ticks that failed for good, which begin when there is room."""
+        """Resumed runs of ticks that failed for good, which start when a place is free."""
         return tuple(run for run in self.runs if run.final is not None and run.resumed)
 
     @property
     def failed(self) -> tuple[Run, ...]:
-        """The next runs of ticks that failed for good and wait for a person."""
+        """Runs of ticks that failed for good and wait for a user."""
         return tuple(run for run in self.runs if run.final is not None and not run.resumed)
 
     @property
     def retries(self) -> tuple[Run, ...]:
-        """Return the runs of ticks that failed before and are neither done nor skipped."""
+        """The runs of ticks that failed before and are neither done nor skipped."""
         return tuple(run for run in self.runs if run.retry_of)
 
     @computed_field  # type: ignore[prop-decorator]
@@ -286,13 +286,13 @@ class Backfill:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def done(self) -> int:
-        """Ticks that are done or skipped."""
+        """Number of ticks that are done or skipped."""
         return self.passed - len(self.runs) - self.left
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def progress(self) -> str:
-        """How far it is, in words."""
+        """The progress, in words."""
         failed = [tick_text(run.tick) for run in self.failed]
         more = ", …" if len(failed) > 3 else ""
         parts = [f"{len(failed):,} failed ({', '.join(failed[:3])}{more})"] if failed else []
@@ -306,32 +306,33 @@ class ScheduleRecord:
 
     Attributes:
         commit: uuid of the last commit; the compare-and-set of every commit.
-        spec: the job spec that it repeats, as canonical JSON; ``policy``: its part ``schedule``.
-        since: when it came into its status.
-        cursor: the last tick that was decided upon; it moves only forward, but for a person's
-            command after a clock that was ahead. ``decided_to``: where it was then; ticks up to
-            there may have had a run before.
-        busy_from, busy_until: when runs went on last: of ticks in between, ``overlap`` decides.
-        runs: those that go on, or are about to be submitted.
-        followed: dataset → the version for which it last ran, of the datasets that it follows.
-        new_at: when the first version was published for which it has not run; the delay of
-            ``jitter`` starts there.
-        quiet: the ticks since its last run at which nothing new lay there.
-        more_at: when its last run ended, if that has left something for another run, which then
-            begins at once.
-        requests: runs that a person asked for and that are not decided upon yet.
-        retries: the next tries of runs that have failed.
-        failures: runs that failed in a row; only a success or a resume sets it back.
-        first_error, last_error: of these failures.
-        halted: why it cannot go on by itself, if so.
-        over: no tick is left.
-        builds_on: the dataset that it reads and publishes, or the words ``sequential: true``; empty
-            if its runs do not build on each other.
-        take_over: its runs take over what they publish, until one of them has published.
-        made_at: from when on its ticks counted when it was made: no run is expected for what came
-            before.
-        alerts: by condition, the problems that were notified.
-        backfill: the last one that was given; its runs are not among ``runs``.
+        spec: the job spec that it repeats, as canonical JSON; ``policy``: its section ``schedule``.
+        since: when it entered its status.
+        cursor: the last decided tick. It moves back only by a user's command after a clock that was
+            ahead; ``decided_to`` is its position before that, up to which ticks may already have
+            runs.
+        busy_from, busy_until: the last period with active runs; ``overlap`` decides about its
+            ticks.
+        runs: active runs, and runs about to be submitted.
+        followed: followed dataset → the version for which it last ran.
+        new_at: when the first version without a run was published; the delay of ``jitter`` starts
+            then.
+        quiet: ticks since its last run for which no new data had arrived.
+        more_at: when its last run ended, if that run left input for another run, which then starts
+            at once.
+        requests: runs that users requested and that are not decided yet.
+        retries: the next tries of failed runs.
+        failures: number of consecutive failed runs; only a success or a resume resets it.
+        first_error, last_error: errors of these failures.
+        halted: why it cannot continue by itself.
+        over: whether no tick is left.
+        builds_on: the dataset that it both reads and publishes, or ``sequential: true``; empty if
+            its runs are independent.
+        take_over: whether its runs become the owners of their datasets, until one of them has
+            published.
+        made_at: start of its first ticks; no run is expected before.
+        alerts: problems of which targets were notified, by condition.
+        backfill: the last backfill; its runs are not among ``runs``.
     """
 
     __pydantic_config__ = DEFERRED
@@ -374,12 +375,12 @@ class ScheduleRecord:
 
     @property
     def going_on(self) -> tuple[Run, ...]:
-        """All runs that go on, or are about to be submitted."""
+        """All runs that are active, or about to be submitted."""
         return (*self.runs, *(self.backfill.active if self.backfill is not None else ()))
 
     @property
     def follows(self) -> list[str]:
-        """The datasets after whose new versions it runs."""
+        """The datasets whose new versions start a run."""
         after = json.loads(self.policy).get("after") or []
         if isinstance(after, dict):
             after = after.get("any_of") or after["all_of"]
@@ -387,7 +388,7 @@ class ScheduleRecord:
 
     @property
     def clocked(self) -> bool:
-        """Whether it has ticks, so that one comes by itself."""
+        """Whether the clock makes ticks for it."""
         policy = json.loads(self.policy)
         return bool(policy.get("cron") or policy.get("every"))
 
@@ -398,7 +399,7 @@ class ScheduleRecord:
 
     @property
     def problems(self) -> dict[str, float]:
-        """Since when each notified problem is open, by its condition, and a HALTED backfill."""
+        """Start of each open problem by condition, including that of a HALTED backfill."""
         open_alerts = {
             condition: alert.since for condition, alert in self.alerts.items() if not alert.over
         }

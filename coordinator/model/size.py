@@ -1,7 +1,7 @@
-"""How many bytes a job takes in the store, bounded before the job is stored.
+"""Limits the bytes that a job takes in the store, before the job is stored.
 
-A spec of a few kilobytes can ask for much more, such as a ``conf`` under ``defaults:``, which is
-stored for each group. Long texts are stored once (``tasks.protocol.texts``).
+A spec of a few kilobytes can expand to much more, for example by a ``conf`` under ``defaults:``,
+which is stored for each group. Long texts are stored once (``tasks.protocol.texts``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unstuck.tasks.spec.group import MAX_JOB_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A stored spec: its plan, its JSON, and by digest the long texts that the JSON refers to."""
+    """A stored spec: its plan, its JSON, and the long texts of the JSON by digest."""
 
     plan: Plan
     spec: str
@@ -34,10 +34,10 @@ class Compiled:
 
 
 def compile_to_store(spec: JobSpec, record: JobRecord | None = None) -> Compiled:
-    """Compile ``spec``, which is about to be stored.
+    """Compile ``spec`` for storage.
 
     Args:
-        record: the record that it becomes part of, with what stays of the spec before.
+        record: the record of its job, which may have texts of an earlier spec.
 
     Raises:
         SpecError: the job would take more than `MAX_JOB_BYTES`; or a ``sql_file:`` was not read

@@ -1,6 +1,6 @@
-"""The state of a job in a coordinator's memory: its records, and what is derived from them.
+"""The state of a job in a coordinator's memory: its records, and indexes of them.
 
-The derived part is rebuilt from the records at every load, and is kept up to date so that a report
+The indexes are rebuilt from the records at every load and updated with each change, so a report
 costs the same in a job of any width. ``decide`` moves a state forward; a state whose commit was
 refused is thrown away and loaded again.
 """
@@ -31,8 +31,8 @@ class JobState:
     """One job as loaded, with indexes.
 
     Attributes:
-        damage: what could not be read, and what to do about it; empty if all could. Of a damaged
-            job there are no groups here, and of its record only what could be read.
+        damage: which part could not be read, and what to do about it; empty if all could. A damaged
+            job has no groups here, and only the readable fields of its record.
     """
 
     damage = ""
@@ -104,7 +104,7 @@ class JobState:
     def members(self, name: str) -> Iterator[str]:
         """Yield the ids of the group's members; its own name if it is not a fork, or not expanded.
 
-        A fork that ended as a whole has its own name, too.
+        A fork that ended as a whole is yielded by its own name, too.
         """
         count = self.plan.member_count(name, self.collected)
         if self.plan.groups[name].spec.for_each is None or count is None or self.ended_whole(name):
@@ -114,7 +114,7 @@ class JobState:
                 yield fork_member(name, ordinal)
 
     def done(self, name: str) -> bool:
-        """Every member is terminal. A fork that is not expanded is never done."""
+        """Return whether every member has ended. A fork that is not expanded is never done."""
         if self.ended_whole(name):
             return self.groups[name].state.terminal
         count = self.plan.member_count(name, self.collected)
@@ -137,18 +137,18 @@ class JobState:
 
     @property
     def first_failed(self) -> str:
-        """The first of the groups that have failed for good."""
+        """The group that failed for good first."""
         return min(self.fatal, key=lambda group_id: self.groups[group_id].since)
 
     @property
     def active(self) -> list[str]:
-        """Groups with an attempt on offer, running or being canceled."""
+        """Groups whose attempt is offered, running or being canceled."""
         states = (GroupState.QUEUED, GroupState.RUNNING, GroupState.CANCELING)
         return [group_id for state in states for group_id in self.by_state[state]]
 
     @property
     def counts(self) -> dict[str, Any]:
-        """What a list shows of the groups and parameters of the job."""
+        """The fields about groups and parameters in a list of jobs."""
         return {
             "states": {state: len(groups) for state, groups in self.by_state.items() if groups},
             "total": None if self.unexpanded else self.size,
@@ -157,12 +157,12 @@ class JobState:
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters with their values; none of a damaged job."""
+        """The parameters with their values; empty for a damaged job."""
         return {} if self.damage else values_of(self.job.written().get("params", {}))
 
     @cached_property
     def collected_bytes(self) -> int:
-        """The size of the values of all dynamic forks, on the record."""
+        """The bytes of the values of all dynamic forks on the record."""
         return sum(map(fork_bytes, self.collected.values()))
 
     # ---- changing
@@ -189,7 +189,7 @@ class JobState:
             self.needs[successor][GroupState.WAITING] += count
 
     def put(self, group_id: str, record: GroupRecord) -> None:
-        """Set one record and bring every index along."""
+        """Set one record and update every index."""
         name, _ = split_member(group_id)
         planned, old = self.plan.groups[name], self.groups.get(group_id)
         was_done = self.done(name)
@@ -226,5 +226,5 @@ class JobState:
 
 
 def summary_of(state: JobState) -> str:
-    """Return the line of JSON that lists read of a job."""
+    """Return the summary of a job for lists, as one line of JSON."""
     return compact({**state.job.summary(), **state.counts})

@@ -1,4 +1,4 @@
-"""The states of jobs and groups, and every legal move between them. Another move is a bug.
+"""The states of jobs and groups, and every legal move between them. Any other move is a bug.
 
 Only ``derive`` decides the status of a job, from intent, phase and group states.
 ``docs/internals/how-it-works.md`` shows the moves as diagrams, which ``scripts/diagrams.py`` draws.
@@ -47,7 +47,7 @@ class Intent(StrEnum):
 
     @property
     def command(self) -> str:
-        """As the user gives it on the command line."""
+        """The command that sets this intent."""
         return self.value.replace("_", "-")
 
 
@@ -65,7 +65,7 @@ class Phase(StrEnum):
 
     @property
     def aborts(self) -> bool:
-        """Whether the user ended the job while it was publishing; the warehouse log decides."""
+        """Whether the user ended the job during publishing, so that the warehouse log decides."""
         return self in (Phase.ABORTING, Phase.ABORT_RETRYING)
 
     @property
@@ -112,11 +112,11 @@ def derive(
 
     Args:
         intent: the user's intent.
-        outcome: how the job ended, once it has; final.
-        halted: the job cannot go on by itself.
-        started: an attempt was claimed at some time.
-        active: an attempt is queued, running or being canceled.
-        recovering: a group failed recoverably and has not succeeded since.
+        outcome: final outcome of the job; None until it has ended.
+        halted: whether the job cannot continue by itself.
+        started: whether an attempt was ever claimed.
+        active: whether an attempt is queued, running or being canceled.
+        recovering: whether a group failed, will be retried, and has not succeeded since.
     """
     if outcome is not None:
         return outcome
@@ -282,7 +282,7 @@ JOB_MOVES = {
 
 
 class IllegalMove(Exception):
-    """A move that is not in the tables; a bug, refused before it reaches the store."""
+    """The move is not in the tables. This is a bug, refused before it reaches the store."""
 
     def __init__(self, who: str, old: str, new: str) -> None:
         super().__init__(f"{who}: {old} → {new} is not a legal move")

@@ -1,4 +1,4 @@
-"""Write a record as values for JSON in Redis. Pure."""
+"""Converts a record to values for JSON in Redis. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, cast
 
 
 def stored_fields(value: Any) -> Any:
-    """Return ``value`` for JSON; of a dataclass, an object without fields at their default.
+    """Return ``value`` as values for JSON; a dataclass becomes an object without default fields.
 
-    Unlike a dump by pydantic, this ignores the annotations with which fields are shown to users.
+    Unlike a dump by pydantic, this ignores the annotations for users.
     """
     if is_dataclass(value):
         kept = {}

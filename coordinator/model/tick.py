@@ -13,7 +13,7 @@ BY_HAND = "by-hand"  # ends the key of a run that has no tick
 
 
 class TickOutcome(StrEnum):
-    """The outcome of one tick: that of its current run, or what a person decided about the tick."""
+    """The outcome of one tick: that of its current run, or a decision of a user."""
 
     DONE = "done"
     FAILED = "failed"
@@ -28,11 +28,11 @@ class Tick:
 
     Attributes:
         at: the tick, in seconds since the epoch.
-        outcome: that of the current run; MISSING if there is no run.
-        number: of the current run, from 1 on; 0 if there is none.
-        job: id of the current run.
-        version: of the warehouse that the current run published; 0 if it published nothing.
-        redo: of the current run, as in `Run`.
+        outcome: outcome of the current run; MISSING without a run.
+        number: number of the current run, starting at 1; 0 without a run.
+        job: id of the job of the current run.
+        version: version of the warehouse that the current run published; 0 if none.
+        redo: `Run.redo` of the current run.
     """
 
     at: float
@@ -88,7 +88,7 @@ def belongs_to_tick(key: str) -> bool:
 
 
 def is_by_hand(key: str) -> bool:
-    """Return whether ``key`` belongs to a run that a person started, without a tick."""
+    """Return whether ``key`` belongs to a run that a user started, without a tick."""
     return key.endswith(f"/{BY_HAND}")
 
 
@@ -103,7 +103,7 @@ def tick_of_key(key: str) -> float | None:
 
 
 def tick_text(tick: float) -> str:
-    """Return a tick as in keys: ISO 8601 in UTC, with Z."""
+    """Return the text of a tick in keys: ISO 8601 in UTC, with Z."""
     at = utc(tick)
     return at.isoformat(timespec="milliseconds" if at.microsecond else "seconds").replace(
         "+00:00", "Z"

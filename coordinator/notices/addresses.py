@@ -25,8 +25,7 @@ class NotAllowed(OSError):
 class Allowed:
     """The hosts and networks of ``allow:``; by default all but link-local and cloud metadata ones.
 
-    The operator of the fleet writes the targets, and a spec never does. So an address inside the
-    company is usual.
+    Only the operator of the fleet configures targets, so private addresses are allowed.
     """
 
     def __init__(self, entries: Sequence[str] | None = None) -> None:
@@ -53,7 +52,7 @@ class Allowed:
         return False
 
     def check_host(self, host: str) -> None:
-        """Check a host that another program resolves. Raises: NotAllowed."""
+        """Check a host whose address another program resolves. Raises: NotAllowed."""
         if not (self._open or self.names(host)):
             self.check(host, host)
 

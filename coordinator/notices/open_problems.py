@@ -1,7 +1,7 @@
 """Keeps notified problems in the warehouse, because a rollback of Redis forgets them.
 
 A file is written before the first notice of a problem is sent, and removed after the notice of its
-end. If a problem has a file and Redis has lost it, the notice of its end is sent from here.
+end. If Redis has lost a problem that has a file, this module sends the notice of its end.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class OpenProblems:
         self._folder = f"{FOLDER}/{_digest(fleet)}"
 
     def note(self, target: str, notice: Notice) -> None:
-        """Note a problem of which ``target`` is notified, if it requested the end."""
+        """Store a problem before ``target`` is notified, if the target subscribed to its end."""
         if target in notice.ends:
             text = json.dumps({"target": target, "notice": json.loads(notice.to_json())})
             path = self._path(target, notice.problem)
@@ -108,7 +108,7 @@ class OpenProblems:
 
 
 class ForgottenProblems:
-    """Sends the end of problems that Redis has forgotten. A repeat has the same ids."""
+    """Sends notices of the end of problems that Redis has lost. A repeat has the same ids."""
 
     def __init__(
         self,

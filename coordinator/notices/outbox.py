@@ -1,8 +1,8 @@
 """The outbox in Redis: a commit writes notices, which wait per target until they are sent.
 
-A target gets the notices of one problem in order; those of other problems do not wait for them. One
-sender of the fleet at a time sends to a target, so nothing is sent twice unless a sender died or
-froze. A notice that cannot be sent becomes a dead letter.
+A target gets the notices of one problem in order; those of other problems do not wait for them.
+Only one sender of the fleet sends to a target at a time, so a notice is sent twice only if a sender
+died or froze. A notice that cannot be sent becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DIGEST_WINDOW_S = 60.0
 
 
 class TryEnd(StrEnum):
-    """The end of a try to send a notice."""
+    """The result of a try to send a notice."""
 
     SENT = "SENT"
     AGAIN = "AGAIN"
@@ -38,9 +38,9 @@ class TryEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TakenNotice:
-    """A notice to send now, and the others of its digest.
+    """A notice to send now, with the other notices of its digest.
 
-    ``tries``: how often it failed; ``failed``: failures of the target in a row.
+    ``tries``: number of failed tries; ``failed``: consecutive failures of the target.
     """
 
     target: str
@@ -64,10 +64,10 @@ class WaitingNotice:
     Attributes:
         to: name of the target.
         notice: the notice.
-        since: since when it waits.
+        since: when it was committed.
         next_at: when it is tried next.
-        tries: number of tries that failed.
-        reply: result of the last try of the target.
+        tries: number of failed tries.
+        reply: result of the last try to send to the target.
     """
 
     to: str
@@ -189,9 +189,8 @@ class Outbox(Notices):
         """Take the next notice for ``target`` for ``hold`` seconds; None if none is due.
 
         Args:
-            sender: a word of its own for each call, so that what is noted late changes nothing
-                else.
-            most: notices in one digest for a crowded target.
+            sender: a random word for each call, so that a late `note_try` changes nothing.
+            most: maximum number of notices in one digest for a crowded target.
         """
         reply = self._scripts["take"](
             target=target,
@@ -226,9 +225,10 @@ class Outbox(Notices):
         """Record the result of a try: ``sent``, ``failed`` or ``dead``. Idempotent.
 
         Args:
-            wait: seconds until it is tried again, ``rest``: until anything is sent to its target.
-            crowded_at: notices within `DIGEST_WINDOW_S` after which the next ones become a digest;
-                0: never.
+            wait: seconds until the next try; ``rest``: seconds in which nothing is sent to the
+                target.
+            crowded_at: number of notices within `DIGEST_WINDOW_S` after which the next ones become
+                a digest; 0 for never.
         """
         word = self._scripts["note_try"](
             target=taken.target,

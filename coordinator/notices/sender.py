@@ -80,9 +80,10 @@ class Sender:
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """Send until ``stopping`` is set, and let active sends end.
+        """Send until ``stopping`` is set, then finish active sends.
 
-        Errors here stop no decision.
+        An error here never delays a decision.
+
         """
         failures = 0
         while not self.stopping.is_set():
@@ -112,7 +113,7 @@ class Sender:
             log.warning("%s: the store is away: %s", what, error)
 
     def look(self) -> None:
-        """Spread new notices, and wake the threads of targets with a due notice."""
+        """Queue new notices for their targets, and wake the threads of targets with due notices."""
         unknown = []
         for target in self._outbox.spread():
             if target in self._setting.targets:

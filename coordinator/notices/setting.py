@@ -1,7 +1,7 @@
 """``UNSTUCK_NOTIFY``: the targets of notices, with their secrets, and the rules of the fleet.
 
-Coordinators need it, and users who test a target. No error or log contains the value of a target,
-because the addresses of many services are secrets.
+Coordinators read it, and so does a command that tests a target. No error or log contains the value
+of a target, because the addresses of many services are secrets.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class NotifySetting:
     secrets: Secrets = field(default_factory=Secrets, repr=False)
 
     def unknown(self, name: str) -> str:
-        """Return an error for an unknown target ``name``, with advice."""
+        """Return the error message for an unknown target ``name``."""
         listing = f"it knows {listed(sorted(self.targets))}" if self.targets else "it knows none"
         return (
             f"no target {shorten(name)} is in {VARIABLE} of this coordinator; "

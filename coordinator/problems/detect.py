@@ -1,7 +1,7 @@
 """Detects every problem of an installation (pure).
 
-The command line, the page, the API, metrics and the doctor present this result and judge nothing by
-themselves.
+The command line, the page, the API, metrics and the doctor present this result and detect nothing
+by themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Detected:
     Attributes:
         at: that moment, in Unix seconds by the clock of Redis.
         problems: the worst first, acknowledged ones last.
-        jobs: the jobs among which problems were detected.
+        jobs: the jobs that were checked.
     """
 
     at: float

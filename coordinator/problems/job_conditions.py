@@ -1,4 +1,4 @@
-"""Since when the conditions of a job hold that become a problem with time (pure)."""
+"""Computes since when a job has the conditions that become problems after a time. Pure."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ OPEN = "OPEN"  # the status of a problem that nobody has acknowledged
 
 
 class ProblemCode(StrEnum):
-    """What is wrong.
+    """The kind of a problem.
 
     Attributes:
         subjects: kinds of subjects that may have the problem.
@@ -73,13 +73,13 @@ class Problem:
         code: what is wrong.
         kind: job, schedule, queue, pool, host or fleet.
         name: of the subject; of a job, its name.
-        text: the sentence; empty for a job that `why` explains.
-        since: Unix seconds; 0 if unknown.
+        text: what is wrong, as a sentence; empty for a job, which `why` explains.
+        since: when it started, in Unix seconds; 0 if unknown.
         remedy: what to do.
         severity: how bad it is.
         job: id of the job; empty if the problem concerns no single job.
-        state: a text that changes with the problem, if ``since`` does not say enough.
-        acknowledged: who knows of the problem in its present state; None if nobody does.
+        state: a text that changes with the problem, if ``since`` does not.
+        acknowledged: acknowledgement of the problem in its present state; None without one.
     """
 
     code: ProblemCode
@@ -96,12 +96,12 @@ class Problem:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def id(self) -> str:
-        """What identifies the problem: ``schedule/nightly/FAILED``."""
+        """The id of the problem, such as ``schedule/nightly/FAILED``."""
         return f"{self.kind}/{self.job or self.name}/{self.code}"
 
     @property
     def shown_text(self) -> str:
-        """The sentence, after the name and the reason of who acknowledged the problem."""
+        """The sentence; for an acknowledged problem, after the user and the reason."""
         if self.acknowledged is None:
             return self.text
         why = f": {self.acknowledged.reason}" if self.acknowledged.reason else ""
@@ -118,10 +118,10 @@ class Limits:
     """Seconds for which a condition may last before it is a problem.
 
     Attributes:
-        stalled: a message beside an idle listener.
-        overdue: a schedule that nobody has decided.
-        behind: a file or a record that is unread.
-        waiting: a job or an offer without a worker.
+        stalled: a message waits although a listener is idle.
+        overdue: a schedule is due and not decided.
+        behind: a file or record is unread.
+        waiting: a job or an offer has no worker.
     """
 
     stalled: float = 60.0

@@ -1,4 +1,4 @@
-"""Names the queues with messages and an idle runner, and the queues whose runners are all busy."""
+"""Classifies queues: stalled, busy or unserved; also finds unfit hosts and full pools. Pure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ SHOWN = 6  # names in one sentence
 def unread_messages(view: FleetInfo, stalled_after: float) -> dict[str, str]:
     """Return queues with a message older than ``stalled_after`` seconds and an idle listener.
 
-    Such a listener is a runner that has been idle for as long: where all runners are at work,
-    messages wait for hours, and the fleet is well. On ``control`` it is any coordinator, because
-    coordinators only ever work for moments.
+    A listener counts if it is a runner that has been idle for that long: if all runners are busy,
+    messages may wait for hours in a healthy fleet. For ``control`` every coordinator counts,
+    because coordinators are busy only for moments.
 
-    Returns: queue → a sentence: how long its messages have waited, and which listeners are idle.
+    Returns:
+    queue → a sentence with the age of its messages and its idle listeners.
     """
     term = stalled_after or STALLED_AFTER
     sentences = {}
@@ -63,7 +64,7 @@ def _idle_for(runner: RunnerInfo, now: float) -> float:
 
 
 def all_at_work(view: FleetInfo) -> dict[str, str]:
-    """Queues whose listeners are all at work: queue → a sentence about their work."""
+    """Return queues whose listeners are all busy: queue → a sentence about their work."""
     sentences = {}
     for queue in {queue for runner in view.runners for queue in runner.queues}:
         runners = _listeners(view, queue)
@@ -81,7 +82,7 @@ def _work_of(runners: list[RunnerInfo], now: float) -> str:
 
 
 def nobody_takes(view: FleetInfo) -> dict[str, str]:
-    """Return queues whose offers wait since all listeners are busy or unfit, with a sentence."""
+    """Return queues whose offers wait because all listeners are busy or unfit, with a sentence."""
     unfit: dict[str, list[str]] = {}
     for host, why in unfit_runners(view).items():
         for queue in {
@@ -109,14 +110,14 @@ def oldest_waiting(view: FleetInfo, name: str) -> float:
 
 
 def unfit_runners(view: FleetInfo) -> dict[str, str]:
-    """Hosts with a runner that takes no Spark work: host → why."""
+    """Return hosts with a runner that takes no Spark work: host → why."""
     return {
         runner.host: runner.unfit for runner in view.runners if runner.unfit and not runner.silent
     }
 
 
 def full_pools(pools: Iterable[PoolInfo]) -> dict[str, str]:
-    """Pools without a free slot: pool → what is waited for, in words."""
+    """Return pools without a free slot: pool → a sentence about its slots and waiting groups."""
     return {
         pool.name: (
             f"a slot of pool {pool.name}, {_use_of(pool)}; `unstuck pool set {pool.name} N` "
@@ -139,6 +140,6 @@ def _use_of(pool: PoolInfo) -> str:
 
 
 def some(names: list[str]) -> str:
-    """The first few of ``names``, and how many there are beside them."""
+    """Return the first few of ``names``, and the number of the others."""
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")

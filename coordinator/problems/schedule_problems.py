@@ -67,7 +67,7 @@ def _behind(view: ScheduleState, limits: Limits) -> Problem | None:
 
 
 def unread_since(view: ScheduleState) -> float:
-    """Return since when the streams have unread input; 0 if a run may have read all of it since."""
+    """Return since when the streams have unread input; 0 if a later run may have read all of it."""
     backlog, success = view.backlog, view.schedule.last_success
     if backlog is None:
         return 0.0

@@ -15,7 +15,7 @@ from unstuck.coordinator.schedules.schedule_state import ScheduleState
 
 
 class JobSummary(Protocol):
-    """The fields of a job that tell whether it has a problem."""
+    """The fields of a job from which problems are detected."""
 
     @property
     def id(self) -> str: ...
@@ -35,15 +35,15 @@ class JobSummary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InstallationState:
-    """What was read of an installation at the time ``fleet.at``. Each list is bounded.
+    """The state of an installation at the time ``fleet.at``. Each list is bounded.
 
     Attributes:
-        jobs: those that are HALTED or RETRYING, that wait for their first worker, and the last of
-            each name if it FAILED lately.
-        late: lateness that coordinators have recorded.
-        schedules: those that may have a problem.
+        jobs: jobs that are HALTED or RETRYING, jobs that wait for their first worker, and the last
+            job of each name if it FAILED recently.
+        late: late jobs that coordinators have recorded.
+        schedules: schedules that may have a problem.
         unreadable: schedules with a damaged record, each with a sentence.
-        acknowledged: by id of the problem.
+        acknowledged: acknowledgements by id of the problem.
     """
 
     fleet: FleetInfo

@@ -1,4 +1,4 @@
-"""How long to wait before the next try: after failures, for a busy lock, or for a store."""
+"""Computes the wait before the next try: after failures, for a busy lock, or for a store."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ AWAY_WAIT = (0.1, 2.0)
 
 
 def doubled(wait: float, longest: float, times: int) -> float:
-    """Return ``wait`` seconds, doubled so many ``times``, and at most the ``longest``."""
+    """Return ``wait`` seconds, doubled ``times`` times, and at most ``longest``."""
     return min(longest, wait * 2.0 ** min(max(0, times), MAX_DOUBLINGS))
 
 
 def random_wait(wait: tuple[float, float], tries: int, uniform: Uniform) -> float:
-    """Return the seconds to wait after ``tries`` tries, drawn at random and not from a seed."""
+    """Return random seconds to wait after ``tries`` tries, without a seed."""
     first, longest = wait
     return uniform(0.0, doubled(first, longest, tries - 1))
 

@@ -1,4 +1,4 @@
-"""Times on a record after the clock was set back: a time too far ahead was written before."""
+"""Corrects times that were written before the clock was set back."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ CLOCK_SLACK = 1.0  # seconds; as in commit.lua
 
 
 def come_if_beyond(at: float, limit: float) -> float:
-    """Return ``at``, or 0 (which has come) if it lies beyond ``limit``.
+    """Return ``at``, or 0 (due now) if it is later than ``limit``.
 
     Args:
-        limit: how far ahead a time may lie that is written now.
+        limit: the latest time that could be written now.
     """
     return at if at <= limit + CLOCK_SLACK else 0.0

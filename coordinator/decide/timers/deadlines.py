@@ -1,4 +1,4 @@
-"""When a job, a group or an attempt needs a look. Pure; deciding and explaining use it."""
+"""Computes when a job, a group or an attempt must be checked. Pure."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def retry_at(record: GroupRecord, policy: RetryPolicy, env: Environment) -> floa
 def queue_timeout_at(
     job: JobRecord, record: GroupRecord, queue_timeout: float | None, env: Environment
 ) -> float | None:
-    """Return when a group that nobody claims fails; None if never, or while nobody may claim it.
+    """Return when a group that nobody claims fails; None if never, or while no runner may claim it.
 
-    A time ahead of the clock counts from now, since an early failure would be false.
+    A start in the future counts as now, so that the group does not fail too early.
     """
     if queue_timeout is None or job.intent is not Intent.RUN or job.halted is not None:
         return None
@@ -44,9 +44,9 @@ def queue_timeout_at(
 
 
 def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> float | None:
-    """Return when the job's timeout ends; None if its time does not count.
+    """Return when the job's timeout expires; None if the timeout is not running.
 
-    It does not count if the job has no timeout, has not begun, publishes, or is held.
+    It is not running if the job has no timeout, has not started, publishes, or is held.
     """
     if timeout is None or not job.counted_from or job.timed_out is not None or job.phase:
         return None
@@ -59,7 +59,7 @@ def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> f
 
 
 def publish_at(job: JobRecord, env: Environment) -> float:
-    """Return when publishing is tried (again), or when the active try needs a look."""
+    """Return when publishing is tried next, or when the active try must be checked."""
     return come_if_beyond(job.publish_next, env.now + max(env.publish_timeout, MAX_PUBLISH_WAIT))
 
 
@@ -76,9 +76,8 @@ def publish_hangs_at(job: JobRecord) -> float:
 def publish_silent(job: JobRecord, env: Environment) -> float:
     """Return the seconds since the last sign of life of a try of publishing.
 
-    0 without a watched try.
-
-    If all coordinators were away, the try is lost. This says nothing about the warehouse.
+    0 without a try. If all coordinators were down, the try is lost, which says nothing about the
+    warehouse.
     """
     if (
         not job.phase.under_way
@@ -92,8 +91,8 @@ def publish_silent(job: JobRecord, env: Environment) -> float:
 def due_at(state: JobState, env: Environment, more: bool = False) -> float:
     """Return when a job is decided again without any event. Every open job has such a time.
 
-    A job without an attempt, such as a paused one, can miss only a command, which makes the job
-    due itself.
+    A job without an attempt, such as a paused one, can miss only a command, and a command makes the
+    job due.
     """
     now = env.now
     if more:

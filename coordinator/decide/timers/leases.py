@@ -1,4 +1,4 @@
-"""Leases: when one counts as lapsed, and how the attempt of a dead worker ends (pure)."""
+"""Decides when a lease has expired, and ends the attempt of a dead worker. Pure."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def lease_end(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> 
 
 
 def lapsed(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> bool:
-    """Return whether a lease is over and no grace runs.
+    """Return whether a lease has expired and no grace period is active.
 
-    A lease that ends later than one full term from now was given before the clock was set back
-    (rule 7). Once the grace is over every living runner has renewed its lease.
+    A lease that ends later than one full term from now was granted before the clock was set back
+    (rule 7). At the end of the grace period, every living runner has renewed its lease.
     """
     return (
         env.takeover
@@ -41,7 +41,7 @@ def lapsed(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> boo
 
 
 def end_lapsed(draft: Draft, group_id: str, record: GroupRecord, attempt: AttemptRecord) -> None:
-    """End the attempt of a worker that was silent for a whole lease; the commit checks it again."""
+    """End the attempt of a worker that did not renew its lease; the commit checks again."""
     kind: Literal["lapsed", "unclaimed"] = "lapsed" if attempt.claimant else "unclaimed"
     draft.decision.guards.append(CommitGuard(group_id, record.epoch, record.nonce, kind))
     draft.drop_attempt(group_id)

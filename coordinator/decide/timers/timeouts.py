@@ -21,10 +21,11 @@ S = GroupState
 
 
 def check_queue_timeouts(draft: Draft) -> None:
-    """Fail groups that nobody claims within ``queue_timeout``, since the same queue would not help.
+    """Fail groups that no runner claimed within ``queue_timeout``.
 
-    A claim that arrives in between wins, since the commit checks again that there is none. After an
-    outage of the sweep, runners have one lease term to claim.
+    A retry in the same queue would not help.     A claim that arrives meanwhile wins, because the
+    commit checks for claims again. After an outage of the sweep, runners have one lease term to
+    claim.
     """
     if not draft.env.takeover:
         return
@@ -62,10 +63,10 @@ def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:
 
 
 def check_job_timeout(draft: Draft) -> None:
-    """Record that the job's timeout is over.
+    """Record that the job's timeout expired, because the job may end in several commits.
 
-    The job may end in several commits, and the clock may be set back. Running attempts are stale at
-    once: an instruction would wait for runners that may be the reason for the timeout.
+    Running attempts become stale at once: an instruction would wait for runners that may have
+    caused the timeout.
     """
     job = draft.job
     at = job_timeout_at(job, draft.plan.timeout, draft.env)
@@ -85,10 +86,10 @@ def check_job_timeout(draft: Draft) -> None:
 
 
 def count_job_time(job: JobRecord, now: float) -> JobRecord:
-    """Return ``job``, which has its new status, with the time that counts for its timeout.
+    """Return ``job``, which has its new status, with the updated start of its timeout.
 
-    The time in PAUSED and HALTED does not count. A time that lies ahead was written before the
-    clock was set back; it is counted from now.
+    Time in PAUSED and HALTED does not count. A time in the future was written before the clock was
+    set back; it is replaced by now.
     """
     counted_from, paused_at = (
         at if at <= now + CLOCK_SLACK else now for at in (job.counted_from, job.paused_at)

@@ -78,7 +78,7 @@ class NoticeChannel(Strict, ABC):
         return ()
 
     def secrets(self) -> Iterator[str]:
-        """Return the texts that must never be shown."""
+        """Return the secret texts, which must never be shown."""
         for name in type(self).model_fields:
             value = getattr(self, name)
             for candidate in (
@@ -93,6 +93,6 @@ class NoticeChannel(Strict, ABC):
 
 
 def shortened(text: str, most: int = LONGEST_ANSWER) -> str:
-    """``text`` on one line, printable, of at most ``most`` characters."""
+    """Return ``text`` on one line, printable, and cut to ``most`` characters."""
     line = "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
     return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -20,7 +20,7 @@ class Alerting:
 
     Attributes:
         alerts: the alerts to store with the record.
-        look_at: when the next condition may become a problem by itself; None if none will.
+        look_at: when the next condition may become a problem without an event; None if none will.
     """
 
     alerts: dict[str, Alert]
@@ -87,11 +87,11 @@ class Alerts:
     def update(self, key: str, since: float, limit: float = 0.0) -> bool:
         """Bring the alert of a condition up to date. Returns whether to open it now.
 
-        A condition that comes back is notified `TOLD_AGAIN_AFTER` later at the earliest.
+        A condition that recurs is notified again after `TOLD_AGAIN_AFTER` at the earliest.
 
         Args:
-            since: since when the condition holds; 0: it does not.
-            limit: seconds for which it may hold.
+            since: since when the condition holds; 0 if it does not.
+            limit: seconds for which it may hold without a notice.
         """
         alert, is_open = self.last(key), self.opened(key) is not None
         at = min(since, self.now) + limit  # the clock may have been set back
@@ -114,7 +114,7 @@ class Alerts:
         return at <= self.now
 
     def look_by(self, at: float) -> None:
-        """Check the subject again at ``at``, if not earlier."""
+        """Check the subject again at ``at`` at the latest."""
         self._look_at = at if self._look_at is None else min(self._look_at, at)
 
     def ended(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], float]]:

@@ -1,6 +1,6 @@
-"""Lateness of jobs that no schedule submits, such as those of a crontab (pure).
+"""Detects late jobs that no schedule submits, such as those of a crontab. Pure.
 
-A job is expected by its name: from its first submit with a rule ``late`` on, or since a rule of the
+A job is expected by its name, from its first submit with a rule ``late``, or since a rule of the
 fleet names it.
 """
 
@@ -31,14 +31,15 @@ MAX_ABSENT = 7  # deadlines in a row without any job, after which a name is not 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The stored state of an expected name.
+    """The stored state of an expected job name.
 
     Attributes:
-        since: from when on it is expected.
-        judged: condition → the last deadline that was judged.
-        alerts: by condition, the deadline that was notified last; ``texts``: its sentence.
-        absent: deadlines in a row for which no job had come.
-        by_fleet: a rule of the fleet names it, which another coordinator may not have.
+        since: since when it is expected.
+        judged: condition → the last deadline that was checked.
+        alerts: condition → the last deadline of which targets were notified; ``texts``: its
+            sentence.
+        absent: number of consecutive deadlines without a job.
+        by_fleet: whether a rule of the fleet names it, which another coordinator may not have.
     """
 
     __pydantic_config__ = DEFERRED
@@ -52,7 +53,7 @@ class Expected:
 
     @property
     def late(self) -> dict[str, float]:
-        """Return the deadline since which it is late, by condition with an open alert."""
+        """Return the deadline that it missed, for each condition with an open alert."""
         return {key: alert.since for key, alert in self.alerts.items() if not alert.over}
 
     def to_json(self) -> str:
@@ -70,7 +71,7 @@ _EXPECTED: TypeAdapter[Expected] = TypeAdapter(Expected)
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """A submitted job of an expected name; ``why``: the reason of its end."""
+    """A submitted job with an expected name; ``why``: the reason of its end."""
 
     id: str
     status: Status
@@ -79,14 +80,14 @@ class Came:
 
     @classmethod
     def of_summary(cls, job: Mapping[str, Any]) -> Came:
-        """Return the job of a line of the job list (`state.summary_of`)."""
+        """Return the job from its summary (`state.summary_of`)."""
         why = job.get("reason", {}).get("text", "")
         return cls(job["id"], Status(job["status"]), job["submitted_at"], why)
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An expected name after a check. ``forget``: it is no longer expected."""
+    """The result of a check of an expected name. ``forget``: the name is no longer expected."""
 
     expected: Expected
     notices: tuple[Notice, ...] = ()
@@ -116,7 +117,7 @@ def names_of(rules: Sequence[FleetRule]) -> set[str]:
 def looks_back_to(
     subscribed: Subscriptions, expected: Expected, now: float, zone: str
 ) -> float | None:
-    """Return the submit time of the oldest job to judge at ``now``; None if there is none."""
+    """Return the submit time from which a check at ``now`` needs jobs; None if it needs none."""
     froms = [alert.at for _, alert in _unsubscribed(subscribed, expected)]
     for key, late in _lates(subscribed):
         deadline, alert = deadlines(late, zone, now), expected.alerts.get(key)
@@ -135,11 +136,11 @@ def judge(
     zone: str,
     may_forget: bool,
 ) -> Judged:
-    """Judge an expected name.
+    """Check whether the jobs of an expected name are on time.
 
     Args:
-        jobs: those of this name since `looks_back_to`, the newest first.
-        may_forget: whether a name without jobs is forgotten after `MAX_ABSENT` deadlines.
+        jobs: jobs of this name since `looks_back_to`, the newest first.
+        may_forget: whether a name without jobs is dropped after `MAX_ABSENT` deadlines.
     """
     look = _Look(name, subscribed, expected, jobs, now, zone, may_forget)
     for key, late in _lates(subscribed):
@@ -167,13 +168,13 @@ class _Look:
         self._book = Alerts(subject, subscribed, expected.alerts, now)
 
     def result(self) -> Judged:
-        """Return the name as it is after the check."""
+        """Return the state of the name after the check."""
         alerting = self._book.result()
         expected = replace(self._expected, alerts=alerting.alerts)
         return Judged(expected, alerting.notices, self._forget)
 
     def at_deadline(self, key: str, late: Late) -> None:
-        """Judge the last deadline of a rule."""
+        """Check the last deadline of a rule."""
         deadline = deadlines(late, self._zone, self._book.now)
         self.close_if_done(key, deadline.counts_from)
         if not _is_new(self._expected, key, deadline):

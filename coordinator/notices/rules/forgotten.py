@@ -1,4 +1,4 @@
-"""Decides whether a notified problem, which Redis has forgotten, has ended (pure)."""
+"""Decides whether a problem has ended that was notified and that Redis has lost. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unstuck.coordinator.notices.rules.expected import Expected
 
 
 class Fate(StrEnum):
-    """The fate of a problem."""
+    """Whether a lost problem has ended."""
 
     OPEN = "OPEN"  # or not known yet
     ENDED = "ENDED"  # the notice of its end was committed, or no target waits for it
@@ -24,12 +24,13 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What Redis knows of a job, a schedule or an expected name.
+    """The state in Redis of a job, a schedule or an expected name.
 
     Attributes:
-        alerts: problems on its records, with the same targets in each.
-        well_at: when it was well last, in Unix seconds; 0 while it is not. ``inf``: it has ended.
-        status: in one word.
+        alerts: open problems on its records.
+        well_at: when it last had no problem, in Unix seconds; 0 if it has one; ``inf`` if it has
+            ended.
+        status: its status, in one word.
     """
 
     alerts: Sequence[Alert]
@@ -47,7 +48,7 @@ class Subject:
 
     @classmethod
     def of_schedule(cls, record: ScheduleRecord) -> Subject:
-        """Return the state of a schedule: well after a successful run and without an open alert."""
+        """Return the state of a schedule: well after a successful run without an open alert."""
         well = 0.0 if record.last_success is None else record.last_success.at
         well = inf if record.status.terminal else well
         unwell = record.problems or record.failures or record.halted
@@ -65,11 +66,11 @@ class Subject:
 def fate_of(
     target: str, notice: Notice, subject: Subject | None, now: float, retention: float
 ) -> Fate:
-    """Decide the fate of the problem of ``notice``, of which ``target`` was notified.
+    """Decide whether the problem of ``notice``, of which ``target`` was notified, has ended.
 
     Args:
-        subject: what Redis knows of it; None: nothing.
-        retention: seconds after which a job leaves the store.
+        subject: its state in Redis; None if Redis does not have it.
+        retention: seconds after which an ended job is removed from Redis.
     """
     expired = now - notice.at > retention
     if subject is None:

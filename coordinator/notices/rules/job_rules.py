@@ -29,12 +29,12 @@ def notices_of_job(
 ) -> Alerting:
     """Return the notices of the commit that leads from the record ``before`` to ``state``.
 
-    The end of a run is reported by its schedule, but a HALTED run is not.
+    A schedule reports the end of its runs, but not that a run is HALTED.
 
     Args:
         due: when the job is decided again.
-        usual: returns the usual duration of this job in seconds; 0 while it is unknown.
-        everything: all groups were looked at, so unclaimed groups are known.
+        usual: returns the usual duration of this job in seconds; 0 if unknown.
+        everything: whether all groups were checked, so that all unclaimed groups are known.
     """
     alerts = _JobAlerts(subscribed, state, env, due, usual, everything)
     if not state.job.terminal:
@@ -91,7 +91,7 @@ class _JobAlerts:
             self.book.open("failed", self._job.ended_at, dict.fromkeys((*earlier, *to)), ends)
 
     def halted(self) -> None:
-        """Notify of each halt: only a user ends it."""
+        """Notify of each halt, because only a user can end it."""
         job, opened = self._job, self.book.opened("halted")
         shown, halted = job.status is Status.HALTED, job.halted is not None
         if shown and halted and (opened is None or opened.at < job.intent_at):

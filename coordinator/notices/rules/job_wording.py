@@ -25,7 +25,7 @@ _OVER = {
 
 
 class Words(NamedTuple):
-    """The text of a notice; ``job``: the id of the job that it concerns."""
+    """The parts of the text of a notice; ``job``: the id of the job that it concerns."""
 
     text: str
     first_error: str = ""
@@ -47,9 +47,9 @@ def words(
     """Return the text for ``event``, for the job in ``state``.
 
     Args:
-        group: the one that waits for a worker, or is tried again.
+        group: the group that waits for a worker, or is retried.
         limit: the seconds of its condition.
-        over: keys of the problems that are over.
+        over: keys of the problems that ended.
     """
     job = state.job
     # The groups of a halted job cannot be judged.

@@ -25,9 +25,9 @@ class Deadlines:
 
     Attributes:
         at: the last deadline; 0 if there was none.
-        counts_from: runs of later ticks count for the deadline.
-        asks_for: the last tick before it; where no clock makes ticks, it itself.
-        next_at: the one that comes next.
+        counts_from: runs of ticks after this time count for the deadline.
+        asks_for: the last tick before the deadline; without a clock, the deadline itself.
+        next_at: the next deadline.
     """
 
     at: float
@@ -39,12 +39,12 @@ class Deadlines:
 def deadlines(late: Late, zone: str, now: float, policy: str = "{}") -> Deadlines:
     """Return the deadlines of ``late`` at ``now``.
 
-    Runs of the day before a deadline count for it; where ``policy`` has no tick in that day, so
-    does its last tick.
+    Runs of the day before a deadline count for it. If ``policy`` has no tick on that day, its last
+    tick counts.
 
     Args:
-        zone: where ``late`` names none.
-        policy: of a schedule, as JSON.
+        zone: time zone if ``late`` names none.
+        policy: policy of a schedule, as JSON.
     """
     of_days = _clock(late, zone)
     moment = datetime.datetime.fromtimestamp(now, datetime.UTC)

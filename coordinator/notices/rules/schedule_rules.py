@@ -33,8 +33,8 @@ def notices_of_schedule(
     """Return the notices of the commit that leads from ``before`` to ``after``, with ``events``.
 
     Args:
-        view: ``after`` at the time of the commit.
-        zone: of local times, if neither the rule nor the schedule names one.
+        view: the state of ``after`` at the time of the commit.
+        zone: time zone if neither the rule nor the schedule names one.
     """
     zone = policy_of(after.policy).zone or zone
     alerts = _ScheduleAlerts(subscribed, before, after, view, events, zone)

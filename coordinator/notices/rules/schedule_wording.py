@@ -34,8 +34,9 @@ def words(
     """Return the text for ``event``; ``read`` means that a backlog has ended.
 
     Args:
-        job: of the run that the notice reports; ``of_backfill``: the notice reports a backfill.
-        late, deadline: of an event ``late``; ``zone``: where ``late`` names none.
+        job: job of the reported run; ``of_backfill``: whether the notice reports a backfill.
+        late, deadline: rule and time of an event ``late``; ``zone``: time zone if ``late`` names
+            none.
     """
     schedule, explained = view.schedule, explain_schedule(view, AT_WORK, {})
     if of_backfill and schedule.backfill is not None:
@@ -107,7 +108,7 @@ def _well(last: RunSuccess, job: str) -> str:
 
 
 def late_text(late: Late, deadline: Deadlines, zone: str) -> str:
-    """Return such as ``no run has ended well by 06:00 of 2026-11-27 (Europe/Berlin)``."""
+    """Return a text such as ``no run has ended well by 06:00 of 2026-11-27 (Europe/Berlin)``."""
     name = zone_name(late, zone)
     day = datetime.fromtimestamp(deadline.at, zone_of(name))
     return f"no run has ended well by {late.hour:02}:{late.minute:02} of {day:%Y-%m-%d} ({name})"

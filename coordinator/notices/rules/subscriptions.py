@@ -1,4 +1,4 @@
-"""Who is notified of which conditions, by the rules of a job or schedule and the fleet (pure)."""
+"""Decides who is notified of which conditions, by the rules of a job or schedule and the fleet."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from unstuck.coordinator.spec.notify_spec import Condition, FleetRule, NotifyRul
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """The watched conditions, and the targets of each.
+    """The monitored conditions, and the targets of each.
 
     Attributes:
-        conditions: by key, each condition and its targets.
-        recovered: the targets that are notified of the end of a problem.
+        conditions: condition and its targets, by key.
+        recovered: targets that are notified of the end of a problem.
     """
 
     conditions: Mapping[str, tuple[Condition, tuple[str, ...]]]
