@@ -64,8 +64,8 @@ class WaitingNotice:
     Attributes:
         to: name of the target.
         notice: the notice.
-        since: when it was committed.
-        next_at: when it is tried next.
+        since: since when it waits.
+    next_at: when it is tried next.
         tries: number of failed tries.
         reply: result of the last try to send to the target.
     """

@@ -1,4 +1,4 @@
-"""Runs long work in a warehouse in its own threads, so that work that hangs delays only itself."""
+"""Runs long warehouse operations in their own threads, so that a hanging one delays no other."""
 # So only work that may be done twice, and twice at once, is done here: publishing, for which the
 # number in the warehouse log decides, and the collection of staging.
 
@@ -77,7 +77,7 @@ class Background:
 
     @property
     def exhausted(self) -> bool:
-        """So much work hangs that only another process would help."""
+        """Whether so many threads hang that only another process would help."""
         with self._mutex:
             self._notice(self._clock())
             return sum(run.hangs for run in self._runs) >= self._most

@@ -1,7 +1,6 @@
 """Publishes jobs in the background, and records on each job how its try ended.
 
-Twice a minute it also records that a try is active, so that no coordinator takes a try of an hour
-for one that hangs.
+Twice a minute it also records that a try is active, so that a long try does not count as hanging.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ GOES_ON = PublishResult(goes_on=True)
 class Warehouses:
     """Publishes each job in its own warehouse.
 
-    Both calls may be repeated at any point: the number in the warehouse log decides. ``answered``
-    is called after each answer of the warehouse.
+    Both calls may be repeated at any time, because the warehouse log has at most one entry of the
+    job. ``answered`` is called after each answer of the warehouse.
     """
 
     def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
@@ -43,7 +42,7 @@ class Warehouses:
         return publish(PublishRequest.of(state, time.time()), answered)
 
     def abort(self, state: JobState, why: Reason, answered: Callable[[], None]) -> PublishResult:
-        """Take the job's place in the log with an ABORT entry, unless its package is there."""
+        """Write an ABORT entry for the job into the log, unless the log has its package."""
         return abort(PublishRequest.of(state, time.time()), why, answered)
 
 
@@ -81,13 +80,13 @@ class Publisher:
 
     @property
     def exhausted(self) -> bool:
-        """So many tries hang that only another process can help."""
+        """Whether so many tries hang that only another process can help."""
         return self._background.exhausted
 
     def soon(self, state: JobState, abort: Reason | None, new_try: bool) -> None:
-        """Publish or abort in the background, so that a warehouse that hangs holds up no other job.
+        """Publish or abort in the background, so that a hanging warehouse delays no other job.
 
-        One try of each kind runs per job, unless the job's record calls for a new one
+        At most one try of each kind runs per job, unless the job's record requests another
         (``new_try``).
         """
         job = state.job.id

@@ -1,8 +1,8 @@
 """A circuit breaker bounds how long a submit or a retry waits for a warehouse that hangs.
 
-A dead mount hangs so. Each call has its own thread, since a thread that waits on a dead mount
-cannot be ended. After its limit the thread is left behind. When several calls hang, later calls are
-refused at once, except for one call a minute.
+A dead network mount hangs, for example. Each call has its own thread, because a thread that waits
+for a dead mount cannot be stopped. After its limit the thread is abandoned. When several calls
+hang, later calls are refused at once, except for one call a minute.
 """
 # A call that was left behind may still end much later, so only reading and making an id may be done
 # here.
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class CircuitBreaker:
-    """Calls warehouses, and waits no longer than a limit for each answer. Threads may share it."""
+    """Calls warehouses, and waits at most a limited time for each answer. Thread-safe."""
 
     def __init__(
         self, limit: float | None = None, clock: Callable[[], float] = time.monotonic

@@ -1,4 +1,4 @@
-"""The change that an output makes to its dataset, by its mode. Pure."""
+"""Computes the change that an output makes to its dataset, by its mode. Pure."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def change_of(
     published: DatasetState | None,
     target: Target | None = None,
 ) -> Change:
-    """Return the change that ``output``, in its mode, makes to the dataset ``name``.
+    """Return the change that ``output`` makes to the dataset ``name``.
 
     Args:
         published: the published dataset; None if there is none.
         target: the table of the output; None if it has none.
 
-    Raises: PublishFailed: the rows do not fit those that are published.
+    Raises: PublishFailed: the rows do not fit the published rows.
     """
     if spec.mode != "replace":
         _check_kept_in_place(name, spec, published)

@@ -1,6 +1,6 @@
-"""Expectations of outputs, checked before they are published. Pure.
+"""Checks the expectations of outputs before they are published. Pure.
 
-The runners have measured the expectations; the coordinator reads no rows.
+The runners have measured the values; the coordinator reads no rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXPECTATION_FAILED = "EXPECTATION_FAILED"
 def check_expectations(
     specs: Mapping[str, OutputSpec], outputs: Mapping[str, Sequence[StagedOutput]], at: float
 ) -> None:
-    """Check ``outputs``, each with all members of its fork, as of ``at``, seconds since the epoch.
+    """Check ``outputs``, each with all members of its fork, at the time ``at`` (Unix seconds).
 
     Raises: PublishFailed: with all unmet expectations.
     """

@@ -1,4 +1,4 @@
-"""The runs of a schedule in the warehouse log, for a store that has lost them."""
+"""Finds the runs of a schedule in the warehouse log, for a store that has lost them."""
 
 from __future__ import annotations
 

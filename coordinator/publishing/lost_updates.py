@@ -1,4 +1,4 @@
-"""Prevents lost updates: a dataset made from itself must not change before its publish. Pure."""
+"""Prevents lost updates: a dataset that a job read and rewrites must not change meanwhile. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_unchanged(
     read: DatasetState | None,
     published: DatasetState,
 ) -> None:
-    """Check that no other job has changed the rows from which ``output`` was made.
+    """Check that no other job has changed the rows that ``output`` was computed from.
 
     With ``partition_overwrite`` only the replaced partitions count, else the whole dataset.
 

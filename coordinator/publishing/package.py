@@ -1,4 +1,4 @@
-"""Reads the markers of a job and puts the package of its outputs together."""
+"""Reads the markers of a job, and assembles the package of its outputs."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Package(NamedTuple):
     """The outputs of a job, one for each dataset, and their origin.
 
     Attributes:
-        expected: the parts of each output with expectations, published or not.
-        tokens: the staging folders of the files.
-        sources: by output, the published datasets that it was made from, each with its versions;
-            0: not published.
-        steps: by output, as in `Change`.
-        made_on: by output, the versions of Python and Spark.
+        expected: the staged parts of each output with expectations, published or not.
+        tokens: staging folders of the files.
+        sources: output → the published datasets that it was computed from, each with its versions;
+            0 for a dataset that was not published.
+        steps: output → `Change.steps`.
+        made_on: output → versions of Python and Spark.
     """
 
     outputs: dict[str, StagedOutput]
@@ -57,7 +57,7 @@ class Package(NamedTuple):
     made_on: dict[str, list[str]]
 
     def inputs_of(self, name: str) -> dict[str, list[int]]:
-        """Return the versions of each published dataset from which an output was made."""
+        """Return the versions of each published dataset that an output was computed from."""
         read = {
             dataset: [n for n in versions if n] for dataset, versions in self.sources[name].items()
         }

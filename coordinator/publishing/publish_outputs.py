@@ -151,7 +151,7 @@ def _with_owner(
 def abort(
     request: PublishRequest, why: Reason, answered: Callable[[], None] = lambda: None
 ) -> PublishResult:
-    """Make sure that a job is never published, unless it is already; the result says which.
+    """Ensure that a job is never published, unless it is published already; return which.
 
     It is used by cancel, force-stop and the cancel deadline during publishing. Errors and repeats
     are as for ``publish``.

@@ -1,4 +1,4 @@
-"""The request to publish a job: its outputs that count, and how each is published. Pure."""
+"""Describes what to publish for a job: its outputs, and how each is published. Pure."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ class PublishRequest:
     """A job whose outputs are to be published together, or never.
 
     Attributes:
-        publish_id: at most one entry of the log has it.
+        publish_id: an id that at most one entry of the log has.
         package_id: as in `Entry`; empty for an ABORT, or for a job without a key.
         sources: group → the staging folders whose markers count, in member order.
         published_by: the groups whose outputs are published when ``requested`` is None.
-        requested: the datasets to publish, from any group; None: all of ``published_by``.
-        skipped: the outputs of groups that were SKIPPED, which may be requested and missing.
+        requested: the datasets to publish, from any group; None for all of ``published_by``.
+        skipped: outputs of SKIPPED groups, which may be requested and missing.
         needs: as for `led_to`.
-        outputs: how single datasets are published; one that is not named is replaced.
-        base: the version at which the job began. No entry of ``publish_id`` is at or below it.
+        outputs: how single datasets are published; the others are replaced.
+        base: version of the warehouse at which the job was submitted. Any entry of ``publish_id``
+            is newer.
         at: seconds since the epoch, for people.
-        take_over: the job becomes the owner of what it publishes, whoever owns it.
-        judged_at: the time as of which the job is judged: its tick, if that is older than ``at``.
+        take_over: whether the job becomes the owner of all datasets that it publishes.
+        judged_at: the reference time of checks: the tick of the job, if that is earlier than
+            ``at``.
     """
 
     warehouse: str

@@ -1,6 +1,6 @@
 """The names of the published datasets, for suggestions in errors.
 
-A warehouse in trouble must not hide the error.
+An unreadable warehouse must not hide the error.
 """
 
 from __future__ import annotations

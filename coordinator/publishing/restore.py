@@ -68,13 +68,13 @@ def restore(
     Repeating the call is safe: a dataset in this state is left unchanged.
 
     Args:
-        by, reason: who and why, for the history.
+        by, reason: who restores it and why, for the history.
 
     Raises:
         DatasetNotFound: no such dataset, or no such version.
-        Refused: its files are not all there any more; it is a table; or it was published
-            meanwhile.
-        WarehouseMismatch, LogBroken, WarehouseNewer, OSError, redis.RedisError: it may be repeated.
+        Refused: some of its files are gone; it is a table; or it was published meanwhile.
+        WarehouseMismatch, LogBroken, WarehouseNewer, OSError, redis.RedisError: the call may be
+            repeated.
     """
     place, identity = warehouse.storage.uri(""), warehouse.identity()
     if identity is None:

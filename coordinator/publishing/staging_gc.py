@@ -1,8 +1,8 @@
 """The staging collector removes the staging of ended jobs when it is no longer needed.
 
-It looks at a job twice. When no worker can hold a lease on the job, it removes attempts that count
-for nothing. When the job is forgotten, it removes everything that no entry of the warehouse log
-names. Every look may be repeated.
+It checks each job twice. When no worker can hold a lease on the job, it removes attempts that do
+not count. When the job's retention is over, it removes everything that no entry of the warehouse
+log names. Every check may be repeated.
 """
 # ``_staging/<job>/<group>/<epoch>-<nonce>-<claimant>/`` is the folder of one attempt, ``job.logs``
 # that of all logs. In case of doubt a file stays: one that is kept for nothing costs disk, one that
@@ -68,7 +68,7 @@ class StagingCollector:
         self._named: dict[str, dict[int, frozenset[str]]] = {}
 
     def start(self, now: float) -> None:
-        """Begin with the jobs that are due at ``now``, in seconds by the clock of Redis.
+        """Start to collect the jobs that are due at ``now``, in seconds by the clock of Redis.
 
         It never raises, and never waits for files. A warehouse that hangs delays only its own jobs.
         """
@@ -227,7 +227,7 @@ def remove_staging(warehouse: Warehouse, job: str, base: int) -> None:
     """Remove the staging of a job that the log does not name, if no other job will ever retry it.
 
     Args:
-        base: the version at which the job began.
+        base: the version of the warehouse at which the job was submitted.
 
     Raises: OSError, UnstuckError: the warehouse cannot be read. Nothing needed was removed.
     """
@@ -268,13 +268,13 @@ def folder_of(job: str) -> str:
 
 
 def owner(path: str) -> str | None:
-    """Return the job in whose staging ``path`` is; None if it is elsewhere."""
+    """Return the job whose staging contains ``path``; None if no job's does."""
     parts = path.split("/")
     return parts[1] if len(parts) > 1 and parts[0] == "_staging" else None
 
 
 def named_by(entry: Entry) -> set[str]:
-    """Return the attempts' folders that an entry of the warehouse log needs."""
+    """Return the folders of attempts that an entry of the warehouse log needs."""
     files = (file.path for change in entry.datasets.values() for file in change.added)
     return {"/".join(path.split("/")[:_DEPTH]) for path in (*files, *entry.tokens)}
 
@@ -292,10 +292,7 @@ class Kept:
 
 
 def stale_attempts(job: str, listing: Listing, kept: Kept) -> list[str]:
-    """Folders of attempts that count for nothing.
-
-    Logs stay, and everything that is no attempt's folder.
-    """
+    """Return folders of attempts that do not count. Logs and all other folders stay."""
     folders = (
         f"{folder_of(job)}/{group}/{name}" for group, names in listing.items() for name in names
     )

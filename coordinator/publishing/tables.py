@@ -32,13 +32,14 @@ TRIES = 100  # commits of other writers that may come first in one try
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table that fits an output.
+    """A table that an output can be written into.
 
     Attributes:
-        written: its newest entry of this warehouse.
-        last_entry: the entry that published the dataset last; 0: none.
-        appended: files of the output that a retry of the same job has appended before.
-        counted_files: for ``partition_overwrite``: its files, if it counts their rows.
+        written: the newest entry of this warehouse in the table.
+        last_entry: the entry that published the dataset last; 0 without one.
+        appended: files of the output that an earlier try of the same job has appended.
+        counted_files: for ``partition_overwrite``, the files of the table, if it records their
+            rows.
     """
 
     table: Table
@@ -48,11 +49,11 @@ class Target:
     counted_files: Sequence[DataFile] = ()
 
     def made_by(self, n: int, name: str, published: DatasetState | None) -> Table:
-        """Return the table as entry ``n`` is to record it.
+        """Return the table for the log entry ``n``.
 
         Raises:
             TableMoved: another job has published the dataset since the table was checked.
-            PublishFailed: the table has a commit of that number already.
+            PublishFailed: the table already has a commit with that number.
         """
         if (0 if published is None else published.changed) != self.last_entry:
             raise TableMoved(name)
@@ -72,11 +73,11 @@ class TableMoved(Exception):
 
 
 def check(candidate: Candidate, published: DatasetState | None = None) -> Target:
-    """Check before any decision that an output can be written into its table.
+    """Check that an output can be written into its table, before anything is published.
 
     Args:
-        published: the published dataset; None if there is none. If it is in a table, its entry is
-            written.
+        published: the published dataset; None if there is none. If it is in a table, its last entry
+            is written first.
 
     Raises:
         PublishFailed: the table, its columns or the keys do not fit.

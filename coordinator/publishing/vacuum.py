@@ -1,8 +1,7 @@
 """Vacuum: removes published files that no kept version of the warehouse names.
 
-First the oldest kept version is recorded, so a reader of an older one gets the error that it
-is gone; then the files are removed. The next vacuum finishes one that died, and
-several at a time do no harm.
+The oldest kept version is recorded before files are removed, so a reader of an older one gets an
+error that it is gone. The next vacuum finishes one that died, and concurrent vacuums are safe.
 """
 # A job may be stored while this runs. Its submit reads the log, and stores the job only if no
 # vacuum was counted meanwhile. The vacuum writes into the log, is counted, and then reads the jobs.
@@ -26,12 +25,11 @@ class Vacuumed:
     """The files that a vacuum removed, or would remove.
 
     Attributes:
-        oldest: the oldest version that can be read afterwards; 0 for a warehouse in which nothing
-            is published.
-        files, bytes: of what was removed.
-        kept: files that stay until a later vacuum, since a job may need them.
-        kept_for: a job that may read an older version, for which more files stay; empty if there is
-            none.
+        oldest: the oldest version that can be read afterwards; 0 if nothing is published.
+        files, bytes: number and size of the removed files.
+        kept: number of files that a job may need, so a later vacuum removes them.
+        kept_for: a job that may read an older version, for which more files stay; empty without
+            one.
     """
 
     oldest: int
@@ -55,16 +53,16 @@ def vacuum(
     """Remove the files of old versions.
 
     Args:
-        needed: whether a job may need the attempt folder of a file.
-        keep: versions that are kept at least, the newest included.
-        before: seconds since the epoch; a version that was the newest at that time or later is
+        needed: returns whether a job may need the attempt folder of a file.
+        keep: minimum number of kept versions, including the newest.
+        before: seconds since the epoch; versions that were the newest at that time or later are
             kept.
-        reading: returns the oldest version that a job may read, and that job; None if there is
-            none. Its argument is the version up to which everything was removed before.
-        counted: called once the log says which versions stay. From then on, no job is stored that
-            looked before.
-        dry_run: remove nothing, and count.
-        progress: called with the number of files that were checked, and of all.
+        reading: returns the oldest version that a job may read, and that job; None without one. The
+            argument is the version up to which an earlier vacuum removed everything.
+        counted: called when the log says which versions stay. Afterwards no job is stored that
+            checked the warehouse before.
+        dry_run: count, but remove nothing.
+        progress: called with the number of checked files and of all files.
 
     Raises:
         LogBroken, WarehouseNewer: the log cannot be read, and nothing was removed.

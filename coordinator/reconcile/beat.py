@@ -1,4 +1,4 @@
-"""The beat scheduler: RedBeat's, with a message instead of a traceback if Redis refuses it."""
+"""The scheduler of beat: RedBeat, with a message instead of a traceback if Redis refuses access."""
 
 from __future__ import annotations
 

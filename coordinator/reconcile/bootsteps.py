@@ -72,7 +72,7 @@ class Loop(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 class ReportConsumer(Loop):
-    """The consumer of reports, which decides."""
+    """Runs the report consumer, which decides jobs."""
 
     what = "report consumer"
 
@@ -81,7 +81,7 @@ class ReportConsumer(Loop):
 
 
 class NoticeSender(Loop):
-    """The sender of notices: beside the consumer, so that no decision waits for a receiver."""
+    """Runs the sender of notices in its own thread, so that no decision waits for a receiver."""
 
     what = "notice sender"
 
@@ -92,8 +92,8 @@ class NoticeSender(Loop):
 class CoordinatorStallDetector(StallDetector):
     """The stall detector of a coordinator, which receives submits and commands from Celery.
 
-    Its own sweep works without Celery, so jobs are decided; but a submit or a command through
-    Celery would wait for ever.
+    Its own sweep works without Celery, so jobs are decided. But submits and commands through Celery
+    would wait for ever.
     """
 
     consequence = (

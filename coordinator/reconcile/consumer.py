@@ -1,8 +1,8 @@
-"""The report consumer reads reports, gives them to the reconciler job by job, and loses none.
+"""Reads reports of workers, and passes them to the reconciler, grouped by job.
 
-A report stays pending until the commit that applied it acks it. A busy job's reports are tried
-again after milliseconds, a dead coordinator's are claimed, and a report that can never be applied
-becomes a dead letter.
+A report stays pending until the commit that applies it acknowledges it, so none is lost. A busy
+job's reports are tried again after milliseconds, a dead coordinator's are claimed, and a report
+that can never be applied becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Busy:
 
 
 class PublishersExhausted(Exception):
-    """So many publishers of this process hang that only another process can publish."""
+    """Too many publishing threads of this process hang; only another process can publish."""
 
 
 class Consumer:
@@ -102,7 +102,7 @@ class Consumer:
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """Consume until ``stopping`` is set. It waits for a store that is away.
+        """Consume until ``stopping`` is set, and wait while Redis is unavailable.
 
         Other errors are raised.
         """
@@ -184,7 +184,7 @@ class Consumer:
             )
 
     def again(self, now: float) -> bool:
-        """Try the busy jobs whose time has come. Returns whether there were any."""
+        """Retry the busy jobs that are due. Return whether there were any."""
         come = [job for job, busy in self._busy.items() if busy.next_at <= now]
         for job in come:
             busy = self._busy.pop(job)
@@ -192,7 +192,7 @@ class Consumer:
         return bool(come)
 
     def apply(self, entries: Iterable[StreamEntry]) -> None:
-        """Sort entries by job, make dead letters of unreadable ones, and apply the rest."""
+        """Group entries by job, turn unreadable ones into dead letters, and apply the others."""
         by_job: dict[str, list[StreamEntry]] = {}
         for entry in entries:
             try:

@@ -1,4 +1,4 @@
-"""Judges from time to time whether the jobs were submitted that are expected by name."""
+"""Checks periodically whether jobs that are expected by name were submitted in time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Name:
 
 
 class ExpectedJobs:
-    """Judges expected names. Two coordinators may do so at once: commits are compare-and-set."""
+    """Checks expected names. Two coordinators may do so at once: commits are compare-and-set."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ExpectedJobs:
         self._submitted = SubmittedJobs(store)
 
     def run(self) -> None:
-        """Judge all expected names, unless that was a short while ago. Raises: redis.RedisError."""
+        """Check all expected names, unless the last check was recent. Raises: redis.RedisError."""
         # Two threads may sweep at once.
         if self._clock() >= self._next and self._mutex.acquire(blocking=False):
             try:

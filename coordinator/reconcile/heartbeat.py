@@ -1,7 +1,7 @@
 """The heartbeat of a coordinator, which writes it into the registry of processes each second.
 
-It also records since when the oldest message of each queue waits. One look at a queue cannot
-distinguish a queue that filled this second from one that nobody empties.
+It also records since when the oldest message of each queue waits, because the length alone does not
+show whether a queue is being consumed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ are left out.
 
 
 def ages_after(ages: QueueAges, oldest: Mapping[str, str], at: float) -> QueueAges:
-    """Update the ages of queues after a look at the time ``at``. Pure.
+    """Update the ages of queues, which were read at the time ``at``. Pure.
 
     Args:
         oldest: queue → its oldest message.
@@ -72,8 +72,8 @@ class Heartbeat:
         """Record that this coordinator is alive. Never raises redis.RedisError.
 
         Args:
-            read_ago: seconds since it last read a worker's report; None: it never did.
-            swept_ago: seconds since it last ended a sweep; None: it never did.
+            read_ago: seconds since it last read a worker's report; None if never.
+            swept_ago: seconds since it last completed a sweep; None if never.
         """
         host, pid, _ = self._name.rsplit(":", 2)
 
@@ -124,5 +124,5 @@ class Heartbeat:
         self._registry.leave(self._name)
 
     def forget_silent(self) -> int:
-        """Remove processes that were silent for an hour. Never raises. Returns how many."""
+        """Remove processes that were silent for an hour. Never raises. Returns their number."""
         return self._registry.forget_silent()

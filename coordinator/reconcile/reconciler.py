@@ -51,7 +51,7 @@ SendWakeUps = Callable[[Mapping[str, int]], None]
 
 
 class PassResult(StrEnum):
-    """How a pass over a job ended."""
+    """The result of a pass over a job."""
 
     DONE = "DONE"
     MORE = "MORE"  # there is more to decide, and the job is due for it; other jobs come first
@@ -61,7 +61,7 @@ class PassResult(StrEnum):
 
 
 class Round(StrEnum):
-    """How one round of a pass ended."""
+    """The result of one round of a pass."""
 
     DONE = "DONE"  # it was committed, and nothing is left to decide
     MORE = "MORE"  # it was committed, and there is more to decide
@@ -122,11 +122,11 @@ class Reconciler:
 
     @property
     def exhausted(self) -> bool:
-        """So many publishers hang that only another process would help."""
+        """Whether so many publishing threads hang that only another process would help."""
         return self._publisher.exhausted
 
     def listening(self, now: float) -> dict[str, list[RunnerInfo]]:
-        """Runners that listen, per queue; asked for at most once a second."""
+        """Number of listening runners by queue, read at most once a second."""
         at, listening = self._listening
         if not 0 <= now - at < CACHE_SECONDS:
             listening = self.store.listening(now, self.settings.runner_silence)
@@ -134,10 +134,7 @@ class Reconciler:
         return listening
 
     def usual(self, job: JobRecord, now: float) -> float:
-        """Return the usual duration of such a job in seconds; 0 while it is unknown.
-
-        It is read at most once a minute.
-        """
+        """Return the usual duration of such a job in seconds, read once a minute; 0 if unknown."""
         key = (job.name, job.schedule)
         at, seconds = self._usual.get(key, (0.0, 0.0))
         if not 0 <= now - at < USUAL_SECONDS:
@@ -153,7 +150,7 @@ class Reconciler:
         return 0 if state is None else len(state.by_state[GroupState.QUEUED])
 
     def wake(self, now: float, lanes: Collection[str]) -> None:
-        """Wake as many idle runners as offers stand ready in ``lanes``."""
+        """Wake as many idle runners as ``lanes`` have ready offers."""
         try:
             if wake_ups := self.store.wake_ups(lanes, self.listening(now), now):
                 self._send_wake_ups(wake_ups)
@@ -174,7 +171,7 @@ class Reconciler:
 
         Raises:
             redis.RedisError: the store cannot be reached. Nothing is lost: reports stay pending,
-            the job stays due.
+                and the job stays due.
         """
         groups = (
             None if due or not reports else [delivered.report.token.group for delivered in reports]
@@ -209,9 +206,9 @@ class Pass:
 
     Attributes:
         groups: the groups to look at in the next round; None for all.
-        reports, published: not decided yet.
-        offered_in, publish: lanes with new offers, and what is to be published, after the lock is
-            released.
+        reports, published: inputs that are not decided yet.
+        offered_in: lanes with new offers, whose runners are woken after the lock is released.
+        publish: what to publish after the lock is released.
     """
 
     def __init__(
@@ -233,7 +230,7 @@ class Pass:
         self._began, self._begun = 0.0, Begun(BeginAnswer.MISSING, 0.0)
 
     def run(self) -> PassResult:
-        """Decide until nothing is left, or it is another job's turn."""
+        """Decide until the job is up to date, or it is another job's turn."""
         self._begin()
         if self._begun.answer in _NOT_BEGUN:
             return _NOT_BEGUN[self._begun.answer]
@@ -261,7 +258,7 @@ class Pass:
 
     @property
     def now(self) -> float:
-        """When the last round began, by the clock of Redis."""
+        """Start of the last round, by the clock of Redis."""
         return self._begun.now
 
     def _begin(self) -> None:

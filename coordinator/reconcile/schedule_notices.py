@@ -31,7 +31,7 @@ def rules_of(spec: str) -> tuple[NotifyRule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleNotices:
-    """The rules of the fleet, and the zone of local times without a zone."""
+    """Adds notices by the rules of the fleet; ``zone``: time zone of local times without one."""
 
     rules: tuple[FleetRule, ...] = ()
     zone: str = "UTC"

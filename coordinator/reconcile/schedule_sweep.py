@@ -67,7 +67,7 @@ _MAX_ERROR = 500  # characters of an unexpected error
 
 
 class NotWanted(Exception):
-    """The schedule no longer requests the run, or not now."""
+    """The schedule no longer needs the run, or not now."""
 
 
 Note = Callable[[ScheduleRecord, float], Noted]
@@ -113,7 +113,7 @@ class ScheduleSweep:
     def run(self, after_each: Callable[[], None] = lambda: None) -> float:
         """Decide the schedules that are due. Returns the seconds until the next is due.
 
-        Those that are left when `TURN` is over stay due: jobs wait as well.
+        Schedules that are left after `TURN` seconds stay due, so that jobs get their turn.
 
         Args:
             after_each: called after each schedule.

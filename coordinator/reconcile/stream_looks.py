@@ -61,7 +61,7 @@ class StreamLooks:
         self._looks, self._breaker = BacklogLooks(), CircuitBreaker(LOOK_WITHIN)
 
     def begin(self, record: ScheduleRecord, last: Backlog | None, now: float) -> None:
-        """Look in the background, unless the ``last`` look was a short while ago."""
+        """Read the backlog in the background, unless the ``last`` read was recent."""
         if last is not None and now - LOOK_EVERY < last.at <= now:
             return
 
@@ -79,7 +79,7 @@ class StreamLooks:
         self._background((record.name, "streams"), place_of(record), work)
 
     def look(self, record: ScheduleRecord, spec: JobSpec) -> Backlog:
-        """Look now, and store the backlog.
+        """Read and store the backlog now.
 
         Raises:
             SourceUnavailable: there was no answer in time.
@@ -110,8 +110,8 @@ class StreamLooks:
 
 
 def place_of(record: ScheduleRecord) -> str:
-    """Return the place in which the looks of a schedule have their own room.
+    """Return the place under which `Background` reads the backlog of a schedule.
 
-    So schedules without streams do not wait for slow looks.
+    Other work of the same warehouse has another place, so it does not wait for slow reads.
     """
     return f"{record.warehouse} and its streams"

@@ -14,7 +14,10 @@ OVERLAP_S = 60.0
 
 
 class SubmittedJobs:
-    """Submit times by job id and name, complete between `_from` and `_to`. Jobs are read once."""
+    """Submit times by job id and name, complete between `_from` and `_to`.
+
+    Each job is read once.
+    """
 
     def __init__(self, store: ExpectedJobsStore) -> None:
         self._store = store
@@ -23,7 +26,10 @@ class SubmittedJobs:
         self._times: dict[str, dict[str, float]] = {}
 
     def follow(self, names: Collection[str], since: float, now: float) -> bool:
-        """Read the jobs of these names submitted since then. Return whether all were read."""
+        """Read the jobs of these names that were submitted since a time.
+
+        Return whether all were read.
+        """
         is_usable = self._times.keys() >= set(names) and self._from <= since and self._to <= now
         if not is_usable:
             self._times, self._to, self._complete = {name: {} for name in names}, since, True
@@ -46,7 +52,7 @@ class SubmittedJobs:
             self._times[name] = {job: at for job, at in times.items() if at >= since}
 
     def since(self, name: str, at: float) -> list[Came]:
-        """Return the jobs of a name that were submitted since then, the newest first."""
+        """Return the jobs of a name that were submitted since a time, the newest first."""
         times = self._times[name]
         newest = sorted((job for job in times if times[job] >= at), key=times.__getitem__)
         lines = self._store.lines([name], newest[::-1])

@@ -1,4 +1,4 @@
-"""The sweep decides every due job, so that a lost message delays a job only by a moment."""
+"""Decides every due job periodically, so that a lost message delays a job only by moments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH = 200
 class Sweep:
     """Writes a heartbeat, then decides the jobs that are due.
 
-    Two sweeps may run at once: a job's lock saves the double work.
+    Two sweeps may run at once: the lock of each job avoids double work.
     """
 
     def __init__(
@@ -77,7 +77,10 @@ class Sweep:
         ticked = self._clock()
 
         def goes_on() -> None:
-            """Renew the tick. Without it, each long sweep would begin with a grace."""
+            """Renew the heartbeat.
+
+            Otherwise the sweep after a long one would start with a grace period.
+            """
             nonlocal ticked
             if self._clock() - ticked >= self._settings.sweep_every:
                 at, _ = self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
@@ -157,12 +160,12 @@ class Sweep:
                 return None
 
     def run_due(self, within: float, after_each: Callable[[], None] = lambda: None) -> float:
-        """Decide schedules and jobs at the time at which they become due.
+        """Decide schedules and jobs as soon as they become due.
 
-        That time is the end of a lock or a lease of a process that died, of a backoff, or of a
-        timeout. A job that a report has made due is left to the coordinator that reads the report,
-        and to the next sweep. The first call of a process decides all that is overdue, since the
-        process may have started after the end of a lock.
+        They become due when a lock or lease of a dead process, a backoff, or a timeout ends. A job
+        that a report has made due is left to the coordinator that reads the report, and to the next
+        sweep. The first call of a process decides all that is overdue, since the process may have
+        started after the end of a lock.
 
         Args:
             within: seconds until the next call at the latest.
@@ -180,7 +183,7 @@ class Sweep:
         return max(BUSY_WAIT[1], min([wait, *(at - now for at in self._terms.values())]))
 
     def run_if_overdue(self, after_each: Callable[[], None] = lambda: None) -> int | None:
-        """Sweep, as `run`, if no process has swept for two periods: nothing depends on beat."""
+        """Call `run` if no process has swept for two periods, so that nothing depends on beat."""
         if 0 <= self._store.silence() <= 2 * self._settings.sweep_every:
             return None
         return self.run(after_each)

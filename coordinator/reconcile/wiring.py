@@ -47,12 +47,12 @@ COLLECTORS = 3  # threads of one coordinator that may hang in the sweep of one w
 
 
 def mint() -> str:
-    """Return a fresh random word: commit ids, lock owners, nonces, event ids."""
+    """Return a fresh random word, for commit ids, lock owners, nonces and event ids."""
     return secrets.token_hex(8)
 
 
 def send_wake_ups(wake_ups: Mapping[str, int]) -> None:
-    """Send so many wake-ups to each queue, in one batch, through the Celery app of the fleet."""
+    """Send wake-ups, as many to each queue as requested, in one batch through the Celery app."""
     with fleet.producer_pool.acquire(block=True) as producer, producer.batch():
         for queue in (queue for queue, count in wake_ups.items() for _ in range(count)):
             fleet.send_task(
@@ -61,7 +61,7 @@ def send_wake_ups(wake_ups: Mapping[str, int]) -> None:
 
 
 def assemble(settings: Settings) -> Consumer:
-    """All parts of one coordinator process."""
+    """Create all parts of one coordinator process."""
     client = connect(settings.redis_url)
     store = Store(settings, client)
     notify_settings = notify_setting(settings)

@@ -1,1 +1,1 @@
-"""Requests to a fleet: of its client, and of the Celery messages that a coordinator takes."""
+"""Requests to a fleet, from its client or from Celery messages that a coordinator receives."""

@@ -1,4 +1,4 @@
-"""Requests about jobs: submit, retry and command them. Each is on record when it returns."""
+"""Requests about jobs: submit, retry and commands. Each is stored when its method returns."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ TakeOver = Annotated[
 
 
 def connect_for_requests(settings: Settings) -> redis.Redis:
-    """Connect for requests that wait until their write is durable (WAIT, WAITAOF), at most 5 s."""
+    """Connect for requests that wait at most 5 s until their write is durable (WAIT, WAITAOF)."""
     return connect(
         settings.redis_url, timeout=REPLY_WITHIN if settings.durability == "everysec" else 6.0
     )
@@ -94,7 +94,7 @@ class JobRequests:
 
     @classmethod
     def at(cls, settings: Settings, client: redis.Redis, breaker: CircuitBreaker) -> JobRequests:
-        """Requests to the fleet of ``settings``, by a connection that decodes responses."""
+        """Return requests to the fleet of ``settings``; ``client`` must decode responses."""
         keys = Keys(settings.prefix)
         registry, queries = ProcessRegistry(client, keys), Queries(client, keys)
         submitter = Submitter(settings, client, Submissions(client, keys), breaker)
@@ -111,7 +111,7 @@ class JobRequests:
         take_over: bool = False,
         by: str | None = None,
     ) -> Submitted:
-        """Store a job, or find the one that its key has stored; see `Client.submit`."""
+        """Store a job, or find the stored job with its key; see `Client.submit`."""
         if key is not None:
             check_key(key)
             if belongs_to_tick(key):
@@ -177,20 +177,19 @@ class JobRequests:
         reason: Reason = "",
         by: By = None,
     ) -> Submitted:
-        """Make a new job of one that is FAILED, CANCELED or STOPPED.
+        """Create a new job that retries a FAILED, CANCELED or STOPPED one.
 
-        Its finished work is taken over, if it would be done the same way again. Retrying a job
-        twice is one new job.
+        Finished work is reused if the new job would do it the same way. Retrying a job twice
+        creates one new job.
 
         Raises:
             NoSuchJob, NoSuchGroup: there is none.
             Refused: the job has not ended, or it is FINISHED.
             DatasetOwned: another job owns a dataset that the job publishes.
-            WarehouseMismatch: its warehouse, in which its work would be looked for, is not to be
-                seen from here.
-            WarehouseSilent: its warehouse has not answered in time; nothing was stored.
-            SpecError: the parameters are wrong, or the spec names a version that the warehouse does
-                not have yet.
+            WarehouseMismatch: this process does not see its warehouse, which has the finished work.
+            WarehouseSilent: its warehouse did not answer in time; nothing was stored.
+            SpecError: the parameters are wrong, or the spec names a version that does not exist
+                yet.
             Unreachable: Redis could not be reached; repeating the call is safe.
         """
         again, adopts = [*rerun, *filter(None, [start])], adopt_all or start is not None
@@ -243,7 +242,7 @@ class JobRequests:
         return self._found(job, self._queries.state(job))
 
     def job_record(self, job: str) -> JobRecord:
-        """Return the record alone. Force-stop needs no more, so it works on any damaged job.
+        """Return only the record. Force-stop needs nothing else, so it works on any damaged job.
 
         Raises: NoSuchJob.
         """

@@ -1,4 +1,4 @@
-"""Requests about schedules: set, command and remove them. Each is on record when it returns."""
+"""Requests about schedules: set, commands, remove. Each is stored when its method returns."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class ScheduleRequests:
     """Set schedules and give them commands.
 
     Commands are durable and idempotent: repeating them changes nothing. They answer DONE, ALREADY
-    or REFUSED, with a sentence that says what holds and what can be done. They raise
-    `NoSuchSchedule`, and `Unreachable` if Redis could not be reached; repeating the call is safe.
+    or REFUSED, with a sentence about the state and possible commands. They raise `NoSuchSchedule`,
+    and `Unreachable` if Redis could not be reached; repeating the call is safe.
     """
 
     def __init__(
@@ -466,7 +466,7 @@ class ScheduleRequests:
         return (command_that_runs(record, current, ticks, self._store.now()),)
 
     def goes_on(self, name: str) -> bool:
-        """Return whether the schedule exists and has not ended."""
+        """Return whether the schedule exists and is not over."""
         record = self._store.load(name)
         return record is not None and not record.status.terminal
 

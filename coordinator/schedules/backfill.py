@@ -1,7 +1,7 @@
 """Decides a backfill: which ticks get a run next, and what the end of a run changes. Pure.
 
-A backfill is part of the record of its schedule, so any coordinator continues it. It adds runs to
-ticks. Whether a tick needs a run follows from the outcome of the tick alone.
+A backfill is part of the record of its schedule, so any coordinator can continue it. Whether a tick
+needs a run depends only on the outcome of the tick.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ WINDOW = 200  # ticks of a backfill that one decision may pass
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A backfill as a person requests it.
+    """A backfill as a user requests it.
 
     Attributes:
-        first, last: the range, its ends included; aware times.
-        parallel: how many runs may be active at once.
-        redo: which ticks that had a run are run again: ``none``, the ``failed``, or ``all``.
-        backwards: begin with the newest tick.
-        from_here: run all ticks from ``first`` to the newest again, in order, from the state before
-            ``first``.
+        first, last: the range, including both ends; aware times.
+        parallel: maximum number of active runs.
+        redo: which ticks with a run are run again: ``none``, ``failed`` or ``all``.
+        backwards: whether to start with the newest tick.
+        from_here: whether to run all ticks from ``first`` to the newest again, in order, from the
+            state before ``first``.
     """
 
     first: datetime
@@ -92,9 +92,9 @@ class Wanted:
         return "" if tick_times else f"no tick {span} has come"
 
     def ticks(self, policy: ScheduleSpec, now: float) -> list[datetime]:
-        """Return the ticks that have come, in the order of their runs.
+        """Return the past ticks of the range, in the order of their runs.
 
-        The list ends with the first tick beyond the largest number of ticks.
+        If there are too many, the list ends after the first tick beyond the maximum.
         """
         last = min(self.last, datetime.fromtimestamp(now, UTC))
         tick_times = list(
@@ -106,7 +106,7 @@ class Wanted:
         """Return the record of this backfill before its first run.
 
         Args:
-            written: the policy of the schedule, as its record has it.
+            written: the stored policy of the schedule.
         """
         tick_times = [tick.timestamp() for tick in self.ticks(policy, now)]
         return Backfill(
@@ -137,7 +137,7 @@ def submit_event(run: Run, job: str, now: float, *, had: bool) -> Event:
     """Return the event of the submit of ``run`` as ``job``.
 
     Args:
-        had: the tick had that job before, so no job was stored.
+        had: whether the tick already had that job, so that no job was stored.
     """
     event = {
         "kind": "RUN_STANDS" if had else "RUN_SUBMITTED",
@@ -184,7 +184,7 @@ def stored_runs(
 
 
 def window(backfill: Backfill, policy: ScheduleSpec) -> tuple[float, float] | None:
-    """Return the first and last of the ticks that one decision may pass; None if none is left."""
+    """Return the first and last tick that one decision may process; None if none is left."""
     if backfill.over or backfill.next is None:
         return None
     at: float | None = backfill.next
@@ -199,13 +199,13 @@ def window(backfill: Backfill, policy: ScheduleSpec) -> tuple[float, float] | No
 
 @dataclass(frozen=True, slots=True)
 class ScheduleContext:
-    """Facts about its schedule that decide a backfill.
+    """The facts about a schedule that its backfill depends on.
 
     Attributes:
-        name: of the schedule.
-        held: the schedule is paused.
-        busy: ticks that the clock runs or tries again itself.
-        ticks: those of `window` that had a run or were skipped.
+        name: name of the schedule.
+        held: whether the schedule is paused.
+        busy: ticks that the clock runs or retries.
+        ticks: ticks of `window` that had a run or were skipped.
     """
 
     name: str
@@ -224,7 +224,7 @@ def advance(
     """Return ``backfill`` after the ends of its runs, with its next runs, and the events.
 
     Args:
-        policy: that of the backfill. Its ticks stay the same when the schedule changes.
+        policy: policy of the backfill, so that its ticks stay the same when the schedule changes.
         runs: the stored jobs of its runs, also those that the record does not name yet.
     """
     if backfill.over:
@@ -306,12 +306,15 @@ def _past_tick(
 
 
 def busy_ticks(record: ScheduleRecord) -> frozenset[float]:
-    """Return the ticks that the clock runs, or tries again by itself."""
+    """Return the ticks that the clock runs or retries."""
     return frozenset(run.tick for run in (*record.runs, *record.retries) if not run.by_hand)
 
 
 def needs_run(tick: Tick, redo: Redo, *, in_order: bool) -> bool:
-    """Return whether a backfill adds a run to ``tick``. In order, no failed tick is passed over."""
+    """Return whether a backfill adds a run to ``tick``.
+
+    A backfill in order skips no failed tick.
+    """
     match tick.outcome:
         case TickOutcome.DONE:
             return redo == "all"
@@ -353,7 +356,7 @@ def run_ended(
 def given_up(
     backfill: Backfill, run: Run, why: Reason, policy: ScheduleSpec, now: float, events: list[Event]
 ) -> Backfill:
-    """Return ``backfill`` after ``run``, the next run of its tick, failed for good."""
+    """Return ``backfill`` after ``run`` failed for good."""
     others = tuple(mine for mine in backfill.runs if mine is not run)
     backfill = replace(backfill, runs=(*others, replace(run, job="", final=why, trouble=None)))
     many = len(backfill.failed) >= MAX_UNRESOLVED
@@ -377,7 +380,7 @@ def resumed(backfill: Backfill) -> Backfill:
 
 
 def without_tick(backfill: Backfill, tick: float) -> Backfill:
-    """Return ``backfill`` after a person skipped a tick without an active run.
+    """Return ``backfill`` after a user skipped a tick without an active run.
 
     It continues unless another failed tick holds it.
     """

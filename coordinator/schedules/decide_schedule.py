@@ -1,6 +1,6 @@
-"""Decides a schedule: what changes on its record, and when it is looked at next. Pure.
+"""Decides a schedule: the changes of its record, and when it is decided next. Pure.
 
-``decide`` takes the steps that `next_step` names, until the next step is to wait.
+``decide`` takes the steps that `next_step` returns, until the next step is to wait.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class ScheduleDecision:
     """The record of a schedule to commit, with its events and its next due time.
 
     Attributes:
-        read_log_since: a tick to skip unless the warehouse log has its package; None without one.
+        read_log_since: a tick that is skipped unless the warehouse log has its package; None
+            without one.
     """
 
     record: ScheduleRecord
@@ -72,9 +73,10 @@ class ScheduleDecision:
     read_log_since: float | None = None
 
     def submits(self, now: float) -> list[Run]:
-        """Return the runs to submit, also those whose earlier submit is not recorded.
+        """Return the runs to submit, including those whose earlier submit was not recorded.
 
-        Under a pause, these are the runs that a person requested. After a stop, there are none.
+        While the schedule is paused, these are the runs that users requested. After a stop, there
+        are none.
         """
         record, policy = self.record, policy_of(self.record.policy)
         runs = list(record.runs)
@@ -101,8 +103,8 @@ def decide(
         now: seconds, by the clock of Redis.
         published: the newest versions of the datasets that it follows.
         term: seconds after which another coordinator submits a run that is still being submitted.
-        ticks_of_backfill: those in the `window` of its backfill that had a run or were skipped.
-        log: no tick is skipped before the warehouse log was read.
+        ticks_of_backfill: ticks in the `window` of its backfill that had a run or were skipped.
+        log: its packages in the warehouse log, which must be read before a tick is skipped.
     """
     events: list[dict[str, Any]] = []
     if record.intent is ScheduleIntent.STOP:
@@ -143,9 +145,9 @@ def _looks(record: ScheduleRecord, due: float, now: float, term: float) -> list[
 
 
 def earliest_package(record: ScheduleRecord, tick: float, after: float = 0.0) -> float:
-    """Return the time before which no package of ``tick`` was written.
+    """Return the earliest time at which a package of ``tick`` may have been written.
 
-    A tick that a clock ran too early may have its package from before its time.
+    A clock that was ahead may have run the tick before its time.
 
     Args:
         after: when its last run ended.
@@ -156,10 +158,7 @@ def earliest_package(record: ScheduleRecord, tick: float, after: float = 0.0) ->
 def pass_over(
     record: ScheduleRecord, skip: Skip, log: LogSeen, now: float
 ) -> tuple[ScheduleRecord, list[dict[str, Any]]]:
-    """Move ``record`` past the ticks of ``skip``.
-
-    Returns also the events of skipped ticks and of published ones.
-    """
+    """Return ``record`` after the ticks of ``skip``, and the events of these ticks."""
     events: list[dict[str, Any]] = []
     policy = policy_of(record.policy)
     while (left := passed(policy, record.cursor, skip.last)) is not None:
@@ -206,7 +205,7 @@ def _backfilled(
 
 
 def settled(record: ScheduleRecord, now: float) -> ScheduleRecord:
-    """Return ``record`` with its derived status. Raises: IllegalMove."""
+    """Return ``record`` with its new status. Raises: IllegalMove."""
     status = derive(record)
     check_schedule_status(record.name, record.status, status)
     return record if status is record.status else replace(record, status=status, since=now)

@@ -1,4 +1,4 @@
-"""Explains a schedule by the rules that decide it. Pure."""
+"""Explains the status of a schedule by the rules that decide it. Pure."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _help(schedule: ScheduleRecord) -> Iterator[str]:
 
 
 def backfill_help(schedule: ScheduleRecord) -> tuple[str, ...]:
-    """Return the commands that help with a FAILED backfill."""
+    """Return commands that help with a FAILED backfill."""
     fill, name = schedule.backfill, schedule.name
     if fill is None or fill.over or fill.canceled or fill.halted is None:
         return ()

@@ -118,9 +118,9 @@ def _retry(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step | N
 
 
 def has_come(run: Run, policy: ScheduleSpec, now: float) -> bool:
-    """Return whether the time of a run has come.
+    """Return whether a run is due.
 
-    A time too far ahead was written before the clock was set back, so it has come, too.
+    A time too far in the future was written before the clock was set back, and counts as due.
     """
     return not now < run.next_at <= now + policy.retry.max_backoff + 1
 
@@ -231,7 +231,7 @@ def _delay(
 
 
 def until_of(policy: ScheduleSpec) -> float | None:
-    """Return the time from which the schedule has no runs; None if there is none."""
+    """Return the time after which the schedule has no runs (``until:``); None without one."""
     return None if policy.until is None else policy.until.timestamp()
 
 

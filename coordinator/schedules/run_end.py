@@ -1,4 +1,4 @@
-"""What the end of a run changes on the record of its schedule. Pure."""
+"""Applies the end of a run to the record of its schedule. Pure."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def backfill_succeeded(record: ScheduleRecord, run: Run, job_state: RunSeen) -> 
 
 
 def succeeded(record: ScheduleRecord, run: RunSuccess) -> ScheduleRecord:
-    """Return ``record`` with the success of ``run``; that of a newer tick stays."""
+    """Return ``record`` with the success of ``run``, unless it has the success of a newer tick."""
     last = record.last_success
     if last is not None and last.tick >= run.tick:
         return record

@@ -1,4 +1,4 @@
-"""How the job of a run ended, and whether another try can succeed. Pure."""
+"""Derives how the job of a run ended, and whether another try can succeed. Pure."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class RunSeen:
     """The state of the job of a run.
 
     Attributes:
-        final: no further try can succeed.
-        left: files and offsets that have arrived for its streams, beyond the bound of one run.
+        final: whether no further try can succeed.
+        left: number of arrived files and offsets of its streams beyond the limit of one run.
         backfill: id of the backfill that submitted it; empty if none did.
     """
 

@@ -1,7 +1,7 @@
-"""The commands for a schedule: what each changes on its record, and in which states it is legal.
+"""The commands for a schedule: their effect on its record, and their legal states. Pure.
 
-Pure. A repeated command changes nothing. A refusal says in which state it was refused and what to
-do instead.
+A repeated command changes nothing. The text of a refusal names the state of the schedule and what
+to do instead.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def _has_ended(record: ScheduleRecord) -> ScheduleCommanded:
 def set_again(
     old: ScheduleRecord | None, new: ScheduleRecord, now: float, reason: str = ""
 ) -> ScheduleCommanded:
-    """Create a schedule, or change what it repeats. The same content changes nothing.
+    """Create a schedule, or change its spec. The same spec changes nothing.
 
     Args:
-        new: the requested record; its ``set_by`` is the person.
+        new: the requested record; ``set_by`` is the user.
     """
     text = reason or ("its runs take over what they publish" if new.take_over else "")
     event = _event("SET", now, by=new.set_by, text=text)
@@ -116,7 +116,7 @@ def command(
 
     Args:
         now: seconds, by the clock of Redis.
-        log: for a resume, the packages of ticks since the cursor.
+        log: for a resume, the packages in the warehouse log of ticks since the cursor.
     """
     if record.status.terminal:
         if requested == "stop":
@@ -203,7 +203,7 @@ def _backfill_problem(record: ScheduleRecord, requested: Wanted, now: float) -> 
 def run_by_hand(
     record: ScheduleRecord, params: Mapping[str, Any], now: float, by: str = "", reason: str = ""
 ) -> ScheduleCommanded:
-    """Start a run without a tick, with these values of parameters, whatever the clock waits for."""
+    """Start a run without a tick, with these parameter values, independently of the clock."""
     name = record.name
     if record.status.terminal:
         return _has_ended(record)
@@ -272,7 +272,7 @@ def _is_tick(record: ScheduleRecord, at: float, now: float) -> bool:
 
 
 def command_that_runs(record: ScheduleRecord, tick: Tick, ticks: Ticks, now: float) -> str:
-    """Return the command that runs a failed ``tick`` again and that is accepted as ``record`` is.
+    """Return a command that runs a failed ``tick`` again and is legal in the state of ``record``.
 
     Args:
         ticks: as in `begin_backfill`.

@@ -1,4 +1,4 @@
-"""A schedule at one moment, in which it is explained, and its problems are detected. Pure."""
+"""The state of a schedule at one moment, for explanations and for problems. Pure."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ class ScheduleState:
     Attributes:
         at: that moment, in seconds by the clock of Redis; ``due``: when a coordinator looks at the
             schedule next.
-        waits: what it waits for, by the deciding rules.
-        backlog: what its streams had unread when a coordinator looked last; None if none has
-            looked.
+        waits: what it waits for, by the rules that decide it.
+        backlog: unread input of its streams when a coordinator last checked; None if none did.
     """
 
     schedule: ScheduleRecord

@@ -28,12 +28,12 @@ NOTHING: Published = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class LogSeen:
-    """Packages of a schedule in the warehouse log, which a rollback may remove from its record.
+    """Packages of a schedule in the warehouse log, which its record may lack after a rollback.
 
     Attributes:
-        since: the log was not searched for earlier ticks.
-        runs: tick → its run that was published.
-        noted: the ticks among them whose run is recorded as done.
+        since: the first tick for which the log was searched.
+        runs: tick → its published run.
+        noted: ticks of ``runs`` that are recorded as done.
     """
 
     since: float
@@ -58,8 +58,8 @@ class Submit:
     """The submit of a run.
 
     Attributes:
-        versions: the versions of the datasets that its schedule follows, by name.
-        more: the run reads what the run before left.
+        versions: versions of the followed datasets, by name.
+        more: whether the run reads input that the previous run left.
     """
 
     run: Run
@@ -79,10 +79,7 @@ class Skip:
 
     @property
     def summary(self) -> str:
-        """The ticks in words.
-
-        ``12 ticks skipped, 2026-11-27T03:10:00Z to 2026-11-27T05:00:00Z: why``
-        """
+        """The ticks in words: ``12 ticks skipped, 2026-11-27T03:10:00Z to …: why``."""
         many = counted(self.count, "tick")
         if self.count > MAX_COUNTED:
             many = f"more than {MAX_COUNTED:,} ticks"
@@ -94,10 +91,10 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Stands:
-    """A tick that is done, not skipped, since its package is in the warehouse log.
+    """A tick that is done, not skipped, because its package is in the warehouse log.
 
     Attributes:
-        noted: the tick is recorded as done.
+        noted: whether the tick is recorded as done.
     """
 
     run: RunSuccess
@@ -128,7 +125,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """A halt: the schedule cannot go on by itself."""
+    """A halt: the schedule cannot continue by itself."""
 
     reason: Reason
 
@@ -148,7 +145,7 @@ def policy_of(text: str) -> ScheduleSpec:
 
 
 def passed(policy: ScheduleSpec, after: float, to: float) -> tuple[float, float, int] | None:
-    """Return the first and last tick in ``after`` to ``to``, and their number; None if none."""
+    """Return the first and last tick after ``after``, up to ``to``, and their number; or None."""
     first = next_tick(policy, utc(after))
     if first is None or first.timestamp() > to:
         return None

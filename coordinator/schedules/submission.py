@@ -23,7 +23,7 @@ def submitted(record: ScheduleRecord, run: Run, job: str, backfill: str, now: fl
     """Return the record after ``run`` was submitted as ``job``, and the event.
 
     Args:
-        backfill: the one that submitted the job, which may have been the run of its tick before.
+        backfill: the backfill that submitted the job, which may have been a run of its tick before.
     """
     changed = _noted(
         record, run, lambda mine: replace(mine, job=job, trouble=None, tries=0, next_at=0.0)
@@ -41,7 +41,7 @@ def submitted(record: ScheduleRecord, run: Run, job: str, backfill: str, now: fl
 
 
 def nothing_new(record: ScheduleRecord, run: Run, now: float) -> Noted:
-    """Return the record if no new data has arrived for ``run``.
+    """Return the record after no new data had arrived for ``run``.
 
     There is no event, since this may happen every second.
     """
@@ -61,7 +61,7 @@ def _of_quiet(quiet: Quiet) -> Skip:
 def stood_already(
     record: ScheduleRecord, run: Run, job: str, job_state: RunSeen, now: float
 ) -> Noted:
-    """Return the record if the log has the package of ``run``, or its ABORT.
+    """Return the record after the log turned out to have the package of ``run``, or its ABORT.
 
     Args:
         job: the job that wrote the entry, which has ended as ``job_state``.
@@ -86,10 +86,10 @@ def stood_already(
 
 
 def not_submitted(record: ScheduleRecord, run: Run, why: Reason, final: bool, now: float) -> Noted:
-    """Return the record if ``run`` could not be submitted.
+    """Return the record after ``run`` could not be submitted.
 
     Args:
-        final: another try would not help.
+        final: whether another try cannot help.
     """
     retry = policy_of(record.policy).retry
 

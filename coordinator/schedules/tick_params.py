@@ -1,4 +1,4 @@
-"""The job of one tick: which values its parameters get. Pure."""
+"""Builds the job of one tick, with the values of its parameters. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NO_PARAMS: Mapping[str, Any] = MappingProxyType({})
 
 
 def run_spec(spec: JobSpec, tick: datetime, params: Mapping[str, Any] = NO_PARAMS) -> JobSpec:
-    """Return the job that ``spec`` is at ``tick``, with all values and without its schedule.
+    """Return the job of ``spec`` for ``tick``, with all parameter values and without its schedule.
 
     The same tick has the same values at any time and on any host, so a run that is submitted twice
     is one job.
 
     Args:
-        params: values that a person gives to a run by hand, in the place of those of the tick.
+        params: values for a manual run, instead of those of the tick.
 
     Raises:
         SpecError: a required parameter has no value, or there is no tick before this one.

@@ -19,7 +19,7 @@ _SPANS = tuple(timedelta(minutes=8**n) for n in range(10))  # up to 255 years
 
 
 def next_tick(schedule: ScheduleSpec, after: datetime) -> datetime | None:
-    """Return the first tick later than ``after``, in UTC; None if the clock makes no further tick.
+    """Return the first tick later than ``after``, in UTC; None if the trigger has no further tick.
 
     Args:
         after: an aware time of any zone.
@@ -36,7 +36,7 @@ def ticks(schedule: ScheduleSpec, after: datetime, to: datetime) -> Iterator[dat
 
 
 def previous_tick(schedule: ScheduleSpec, before: datetime) -> datetime | None:
-    """Return the last tick earlier than ``before``; None if the clock makes none."""
+    """Return the last tick earlier than ``before``; None if the trigger has none."""
     end = before.astimezone(UTC) - timedelta(microseconds=1)
     if schedule.every is not None:
         latest = end

@@ -1,4 +1,4 @@
-"""Joins the positions of the members of a fork, each of which read a share of a stream."""
+"""Merges the stream positions of the members of a fork, each of which read a share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_ALL = ("looked", "ignored")  # counts of the whole stream, which each member
 
 
 def whole_checkpoint(files: Files, name: str, parts: Sequence[Checkpoint]) -> Checkpoint | None:
-    """Return the joined checkpoint of the output ``name``; None if no member has read anything.
+    """Return the merged checkpoint of the output ``name``; None if no member has read anything.
 
     A repeat writes the same file.
 

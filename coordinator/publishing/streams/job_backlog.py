@@ -1,4 +1,4 @@
-"""The backlog of a job: what has arrived for its streams since the last publish, without Spark."""
+"""Reads the backlog of a job: the input of its streams since the last publish, without Spark."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 
 
 class BacklogLooks:
-    """Looks at the streams of jobs.
-
-    One object for the life of a process, so that an idle stream costs little.
-    """
+    """Reads the backlogs of jobs. A process keeps one instance, so an idle stream costs little."""
 
     def __init__(self) -> None:
         self._looks = Looks()
@@ -36,7 +33,7 @@ class BacklogLooks:
 
 
 def backlog_of(looks: Mapping[str, Look], before: Backlog | None, now: float) -> Backlog:
-    """Return the backlog at ``now``; ``before`` is that of the look before."""
+    """Return the backlog at ``now``; ``before`` is the previous backlog."""
     previous = {} if before is None else before.streams
     streams = {
         address: _noted(look, previous.get(address, StreamBacklog()), now)

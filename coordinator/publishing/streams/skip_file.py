@@ -1,4 +1,4 @@
-"""Skips one file of a stream: an entry of the warehouse log counts it as read, without rows.
+"""Skips one file of a stream: an entry of the warehouse log marks it as read, without rows.
 
 Before the first load there is no dataset for an entry, so the warehouse stores a note for this
 load.
@@ -38,7 +38,7 @@ class SkippedFile:
         path: of the file.
         version: entry of the warehouse log that skips it, or the newest entry of the dataset if
             ``new`` is False; 0 if the dataset was not loaded yet.
-        new: whether this call skipped it; False if the file counts as read already.
+        new: whether this call skipped it; False if it was skipped or read before.
     """
 
     target: str
@@ -73,7 +73,8 @@ def skip_file(
     """Skip ``file``, with its present content, in the stream of ``dataset``. A repeat is safe.
 
     Args:
-        file: its path; once the dataset is loaded, also its path below the folder of the stream.
+        file: path of the file; once the dataset is loaded, also relative to the folder of the
+            stream.
         by, reason: who and why, for the history.
 
     Raises:

@@ -18,10 +18,10 @@ class SourceRead:
 
     Attributes:
         version: of the warehouse that loaded it.
-        source: a file, a range of a partition, or words if that is unknown.
+        source: a file, a range of offsets, or a description if that is unknown.
         rows: number of its rows; None if they were not counted.
         bytes: its size; None if unknown.
-        put_aside: why none of its rows was read; empty if they were.
+        put_aside: why none of its rows was read; empty if they were read.
     """
 
     version: int

@@ -1,4 +1,7 @@
-"""Publishes each row of a stream once, also when two jobs have read the same files. Pure."""
+"""Ensures that each row of a stream is published once, even if two jobs read the same files.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ STREAM_MOVED = "STREAM_MOVED"
 
 
 def with_news(outputs: Mapping[str, StagedOutput], state: State) -> dict[str, StagedOutput]:
-    """Return ``outputs`` without those whose stream and dataset have not changed."""
+    """Return ``outputs`` without those that change neither their dataset nor its position."""
     # An output and its rejected rows are published together.
     news = {
         output.rejected_of or name
@@ -42,7 +45,7 @@ def with_checkpoint(
     Args:
         current: the published dataset.
 
-    Raises: PublishFailed: another job has read on since the attempt began.
+    Raises: PublishFailed: another job has published a later position since the attempt started.
     """
     checkpoint = output.checkpoint
     if checkpoint is None:

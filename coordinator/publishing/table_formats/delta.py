@@ -1,7 +1,6 @@
 """Writes outputs into Delta tables.
 
-Delta's application transaction (warehouse and dataset, number of the entry) lets a repeat find the
-commit of an entry.
+Each commit records its log entry in Delta's application transaction, so a repeat finds it.
 """
 
 from __future__ import annotations

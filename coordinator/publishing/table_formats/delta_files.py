@@ -33,7 +33,10 @@ class DeltaFiles:
         self._store = ObjectStore(path) if "://" in path else None
 
     def has_strangers(self) -> bool:
-        """Return whether the folder has a file that is not ours. Ours may precede the table."""
+        """Return whether the folder has files of others.
+
+        Our own may exist before the table does.
+        """
         if os.path.isfile(self._root):
             return True
         paths = self._walk() if self._store is None else self._store.paths()
@@ -53,7 +56,7 @@ class DeltaFiles:
     def probe(self) -> None:
         """Create the folder of the table and a temporary file in it.
 
-        An object store once a process.
+        An object store is probed once per process.
 
         Raises:
             OSError: nothing can be written.

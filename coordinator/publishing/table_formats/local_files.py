@@ -15,7 +15,10 @@ _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENO
 
 
 def place_file(files: Files, staged: str, target: str) -> None:
-    """Give a staged file a second name, or copy it. It appears whole. Raises: OSError."""
+    """Create a hard link to a staged file, or copy it. The file appears atomically.
+
+    Raises: OSError.
+    """
     os.makedirs(os.path.dirname(target), exist_ok=True)
     local = files.local_path(staged)
     if local is None:

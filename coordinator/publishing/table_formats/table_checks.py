@@ -1,4 +1,4 @@
-"""Checks that every table format makes of an output before it is published."""
+"""Checks of an output that all table formats share, before it is published."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_outside(candidate: Candidate, location: str) -> None:
 def check_columns(what: str, table_schema: str, schema: str) -> None:
     """Check that the output has the columns of the table, in any order.
 
-    It must have no null where the table allows none.
+    Columns that the table requires must have no nulls.
 
     Args:
         table_schema, schema: of the table and of the output, in Spark's JSON of a struct.
@@ -73,7 +73,10 @@ def _types(schema: str) -> dict[str, str]:
 def check_partition_columns(
     what: str, table_columns: Sequence[str], partition_by: Sequence[str]
 ) -> None:
-    """Check that the table is partitioned as the output. Raises: PublishFailed."""
+    """Check that the table and the output have the same partition columns.
+
+    Raises: PublishFailed.
+    """
     if [*table_columns] != [*partition_by]:
         table_by, output_by = (
             ", ".join(columns) or "no column" for columns in (table_columns, partition_by)

@@ -1,4 +1,4 @@
-"""Define what a table format does when outputs are published, apart from the order of the log."""
+"""Defines the interface by which outputs are written into the tables of one format."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Candidate:
 
     @property
     def what(self) -> str:
-        """The beginning of the sentence that says why it is not published."""
+        """The beginning of the error that explains why it is not published."""
         table = table_title(self.spec.format, self.path)
         return f"the output {self.name} of job {self.job} cannot be written into the {table}"
 
@@ -62,12 +62,12 @@ class TableCommit:
 
     @property
     def app_id(self) -> str:
-        """The warehouse and dataset, of which a table records the newest entry."""
+        """The id of the warehouse and dataset, under which a table records the newest entry."""
         return app_id(self.warehouse, self.name)
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the table records of the commit, for people."""
+        """The properties of the commit that the table records for people."""
         return {
             "unstuck.job": self.entry.job,
             "unstuck.version": str(self.entry.n),
@@ -83,8 +83,8 @@ def app_id(warehouse: Warehouse, name: str) -> str:
 class TableWriter(Protocol):
     """Writes the tables of one format.
 
-    Any method may raise the errors of its library; the caller reports them with the name of the
-    table, and tries again later. ``table`` is what `open` returned: one version of the table.
+    Any method may raise errors of its library; the caller reports them with the name of the table,
+    and retries later. ``table`` is what `open` returned: one version of the table.
     """
 
     def open(self, path: str) -> Any | None:
@@ -99,7 +99,7 @@ class TableWriter(Protocol):
         ...
 
     def check(self, candidate: Candidate, table: Any | None) -> None:
-        """Check all that could stop the commit later, once the entry is in the log.
+        """Check everything that could prevent the commit once the entry is in the log.
 
         Raises: PublishFailed: the output does not fit its table.
         """
@@ -115,11 +115,11 @@ class TableWriter(Protocol):
         ...
 
     def counted_files(self, table: Any) -> Sequence[DataFile]:
-        """Return the files with their rows and partitions; none if the table does not know them."""
+        """Return the files with their rows and partitions; none if these are not recorded."""
         ...
 
     def commit(self, commit: TableCommit, table: Any | None) -> bool:
-        """Commit once, against exactly ``table``. Return False if another writer came first.
+        """Commit once, if ``table`` is unchanged. Return False if another writer came first.
 
         The commit records ``commit.entry.n`` as the newest entry of ``commit.app_id``.
         """

@@ -1,4 +1,4 @@
-"""Opens Iceberg tables, and commits to a table exactly as it was read."""
+"""Opens Iceberg tables, and commits only if the table has not changed since it was read."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _ExactCatalog:
 
 
 def exact_transaction(table: Table) -> Transaction:
-    """Return a transaction that is committed to ``table`` as it was read, or raises `Overtaken`."""
+    """Return a transaction whose commit raises `Overtaken` if ``table`` has changed meanwhile."""
     catalog = cast(Catalog, _ExactCatalog(table.catalog))
     return Transaction(
         Table(

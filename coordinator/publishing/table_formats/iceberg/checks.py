@@ -1,4 +1,4 @@
-"""Checks before the log entry whether an output can be written into its Iceberg table."""
+"""Checks whether an output can be written into its Iceberg table, before the log entry."""
 
 from __future__ import annotations
 

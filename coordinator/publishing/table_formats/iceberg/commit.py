@@ -42,7 +42,7 @@ def _version_in(snapshot: Snapshot, app_id: str) -> int:
 
 
 def commit_entry(commit: TableCommit, table: Table | None) -> bool:
-    """Commit once, against exactly ``table``. Return False if another writer came first."""
+    """Commit once, if ``table`` is unchanged. Return False if another writer came first."""
     if table is None:
         schema = iceberg_schema(commit.change.schema)
         table = create_table(commit.into.path, schema, commit.into.partition_by)

@@ -61,9 +61,9 @@ def counted_files(table: Table) -> list[DataFile]:
 
 
 def partition_columns(schema: Schema, spec: PartitionSpec) -> list[str]:
-    """Return the columns by which ``spec`` partitions, if it takes their values as they are.
+    """Return the partition columns of ``spec``.
 
-    Others are shown with their transform, such as ``day(at)``, and equal no column.
+    A column with a transform is returned as text such as ``day(at)``, which equals no column.
     """
     columns = []
     for field in spec.fields:
@@ -110,8 +110,8 @@ class AddedFiles:
     def location_of(self, path: str) -> str:
         """Return where a file of this commit is stored.
 
-        Each commit has paths of its own. Iceberg removes the files of expired snapshots by their
-        path, so a path must not come back.
+        Each commit has unique paths. Iceberg removes the files of expired snapshots by their path,
+        so a path must not be reused.
         """
         digest = hashlib.sha256(f"{self._name}/{path}".encode()).hexdigest()[:32]
         return self._table.location_provider().new_data_location(f"unstuck-{digest}.parquet")
@@ -136,8 +136,8 @@ class AddedFiles:
     def write(self, rows: Any, partition: Partition) -> IcebergFile:
         """Write an Arrow table as a file.
 
-        Each try has a path of its own: two publishers of one entry may write different bytes, and
-        the first may have committed its file already.
+        Each try has a unique path: two publishers of one entry may write different bytes, and the
+        first may have committed its file already.
         """
         location = self.location_of(uuid.uuid4().hex)
         output = self._table.io.new_output(location)

@@ -1,8 +1,8 @@
 """Merges rows into an Iceberg table: rows with the same keys are replaced, others are added.
 
-Files with such rows are written again without them. pyiceberg's own ``upsert`` is not used: with
-several key columns its filter over 10,000 rows crashes the process, and rows beside a NaN key are
-lost.
+Files with replaced rows are rewritten without them. pyiceberg's ``upsert`` is not used: with
+several key columns its filter over 10,000 rows crashes the process, and it loses rows next to a NaN
+key.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def _keys_of(files: Files, staged: Sequence[DataFile], keys: list[str]) -> Any:
 def merged(
     files: Files, staged: Sequence[DataFile], keys: list[str], table: Table, target: AddedFiles
 ) -> Exchange:
-    """Write the files of a table again that have rows with the keys of staged rows.
+    """Rewrite the files of a table that have rows with the keys of staged rows.
 
-    Returns the files without these rows, and those that they replace.
+    Returns the new files without these rows, and the files that they replace.
     """
     exchange = Exchange([], [])
     if not staged:

@@ -101,7 +101,7 @@ def _primitive(name: str) -> PrimitiveType:
 def spark_schema(schema: Schema) -> str:
     """Return a schema of Iceberg as Spark's JSON of a struct.
 
-    A type that Spark lacks keeps its name in Iceberg, so it equals no type of an output.
+    A type that Spark lacks keeps its Iceberg name, so it equals no type of an output.
     """
     return json.dumps(_spark_type(schema.as_struct()))
 
