@@ -309,7 +309,7 @@ def test_the_logs_of_one_answer_are_bounded_and_those_that_began_last_stay(
     assert 0 < len(logs()) < whole
 
 
-class PostCase(NamedTuple):
+class Step(NamedTuple):
     """One POST: its route, what is sent, and the status and the answer that are expected."""
 
     route: str
@@ -331,94 +331,94 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
     }
     days = {"from": "2026-01-05", "to": "2026-01-05"}
     steps = [
-        PostCase("/validate", {}, SPEC, 200, ""),
-        PostCase("/jobs", {}, SPEC, 201, ""),
-        PostCase(
+        Step("/validate", {}, SPEC, 200, ""),
+        Step("/jobs", {}, SPEC, 201, ""),
+        Step(
             "/jobs/{job}/alter",
             {"job": held},
             {"values": {"groups.waits.timeout": "3h"}, **by},
             200,
             "DONE",
         ),
-        PostCase(
+        Step(
             "/jobs/{job}/alter",
             {"job": held},
             {"values": {"groups.nobody.timeout": "3h"}},
             422,
             "SPEC_INVALID",
         ),
-        PostCase("/jobs/{job}/skip", {"job": held}, {"group": "nobody"}, 404, "NO_SUCH_GROUP"),
-        PostCase("/jobs/{job}/rerun", {"job": held}, {"group": "waits"}, 200, "ALREADY"),
-        PostCase("/jobs/{job}/resume", {"job": held[:-1]}, by, 200, "DONE"),
-        PostCase("/jobs/{job}/pause", {"job": held}, {"now": True, **by}, 200, "DONE"),
-        PostCase("/jobs/{job}/pause", {"job": "held"}, None, 200, "ALREADY"),
-        PostCase("/jobs/{job}/pause", {"job": held[:2]}, None, 409, "AMBIGUOUS"),
-        PostCase("/jobs/{job}/pause", {"job": "last"}, None, 422, "BAD_REQUEST"),
-        PostCase("/jobs/{job}/force-stop", {"job": held}, None, 200, "DONE"),
-        PostCase(
+        Step("/jobs/{job}/skip", {"job": held}, {"group": "nobody"}, 404, "NO_SUCH_GROUP"),
+        Step("/jobs/{job}/rerun", {"job": held}, {"group": "waits"}, 200, "ALREADY"),
+        Step("/jobs/{job}/resume", {"job": held[:-1]}, by, 200, "DONE"),
+        Step("/jobs/{job}/pause", {"job": held}, {"now": True, **by}, 200, "DONE"),
+        Step("/jobs/{job}/pause", {"job": "held"}, None, 200, "ALREADY"),
+        Step("/jobs/{job}/pause", {"job": held[:2]}, None, 409, "AMBIGUOUS"),
+        Step("/jobs/{job}/pause", {"job": "last"}, None, 422, "BAD_REQUEST"),
+        Step("/jobs/{job}/force-stop", {"job": held}, None, 200, "DONE"),
+        Step(
             "/jobs/{job}/stop",
             {"job": "20260101T000000-aaaaaaaa"},
             None,
             404,
             "NO_SUCH_JOB",
         ),
-        PostCase("/jobs/{job}/retry", {"job": failed}, {"rerun": ["bad"], **by}, 200, "DONE"),
-        PostCase("/jobs/{job}/retry", {"job": site.names["done"]}, None, 409, "REFUSED"),
-        PostCase(
+        Step("/jobs/{job}/retry", {"job": failed}, {"rerun": ["bad"], **by}, 200, "DONE"),
+        Step("/jobs/{job}/retry", {"job": site.names["done"]}, None, 409, "REFUSED"),
+        Step(
             "/problems/{problem}/ack",
             {"problem": "pool/nobody/NO_SLOTS"},
             by,
             404,
             "NO_SUCH_PROBLEM",
         ),
-        PostCase("/schedules", {}, json.dumps(nightly), 200, "DONE"),
-        PostCase("/schedules", {}, json.dumps(nightly), 200, "ALREADY"),
-        PostCase("/schedules/{name}/pause", {"name": "weekly"}, by, 200, "DONE"),
-        PostCase("/schedules/{name}/pause", {"name": "nobody"}, by, 404, "NO_SUCH_SCHEDULE"),
-        PostCase("/schedules/{name}/resume", {"name": "weekly"}, by, 200, "DONE"),
-        PostCase(
+        Step("/schedules", {}, json.dumps(nightly), 200, "DONE"),
+        Step("/schedules", {}, json.dumps(nightly), 200, "ALREADY"),
+        Step("/schedules/{name}/pause", {"name": "weekly"}, by, 200, "DONE"),
+        Step("/schedules/{name}/pause", {"name": "nobody"}, by, 404, "NO_SUCH_SCHEDULE"),
+        Step("/schedules/{name}/resume", {"name": "weekly"}, by, 200, "DONE"),
+        Step(
             "/schedules/{name}/run", {"name": "weekly"}, {"params": {"x": 1}}, 422, "SPEC_INVALID"
         ),
-        PostCase("/schedules/{name}/backfill", {"name": "weekly"}, days, 200, "DONE"),
-        PostCase("/schedules/{name}/pause-backfill", {"name": "weekly"}, by, 200, "DONE"),
-        PostCase("/schedules/{name}/resume-backfill", {"name": "weekly"}, by, 200, "DONE"),
-        PostCase("/schedules/{name}/cancel-backfill", {"name": "weekly"}, by, 200, "DONE"),
-        PostCase(
+        Step("/schedules/{name}/backfill", {"name": "weekly"}, days, 200, "DONE"),
+        Step("/schedules/{name}/pause-backfill", {"name": "weekly"}, by, 200, "DONE"),
+        Step("/schedules/{name}/resume-backfill", {"name": "weekly"}, by, 200, "DONE"),
+        Step("/schedules/{name}/cancel-backfill", {"name": "weekly"}, by, 200, "DONE"),
+        Step(
             "/schedules/{name}/skip",
             {"name": "weekly"},
             {"tick": "2026-01-05T03:00:00Z", **by},
             200,
             "DONE",
         ),
-        PostCase(
+        Step(
             "/schedules/{name}/skip",
             {"name": "weekly"},
             {"tick": "2026-01-05T03:00:01Z"},
             409,
             "REFUSED",
         ),
-        PostCase(
+        Step(
             "/schedules/{name}/backfill",
             {"name": "weekly"},
             {"from": "soon", "to": "2026"},
             422,
             "BAD_REQUEST",
         ),
-        PostCase("/pools/{pool}/set", {"pool": "new"}, {"slots": 2}, 200, "DONE"),
-        PostCase("/pools/{pool}/set", {"pool": "new"}, {"slots": -1}, 422, "BAD_REQUEST"),
-        PostCase("/pools/{pool}/remove", {"pool": "nobody"}, None, 200, "ALREADY"),
-        PostCase("/datasets/{name}/restore", {"name": "rows"}, {"version": 1, **by}, 200, ""),
-        PostCase("/streams/{name}/skip", {"name": "rows"}, {"file": "x"}, 409, "REFUSED"),
-        PostCase(
+        Step("/pools/{pool}/set", {"pool": "new"}, {"slots": 2}, 200, "DONE"),
+        Step("/pools/{pool}/set", {"pool": "new"}, {"slots": -1}, 422, "BAD_REQUEST"),
+        Step("/pools/{pool}/remove", {"pool": "nobody"}, None, 200, "ALREADY"),
+        Step("/datasets/{name}/restore", {"name": "rows"}, {"version": 1, **by}, 200, ""),
+        Step("/streams/{name}/skip", {"name": "rows"}, {"file": "x"}, 409, "REFUSED"),
+        Step(
             "/datasets/{name}/restore", {"name": "rows"}, {"version": 999}, 404, "DATASET_NOT_FOUND"
         ),
-        PostCase(
+        Step(
             "/datasets/{name}/restore", {"name": "nobody"}, {"version": 1}, 404, "DATASET_NOT_FOUND"
         ),
-        PostCase("/dead/{letter}/replay", {"letter": letter}, None, 409, "REFUSED"),
-        PostCase("/dead/{letter}/drop", {"letter": letter}, None, 200, "DROPPED"),
-        PostCase("/dead/{letter}/drop", {"letter": letter}, None, 200, "ALREADY"),
-        PostCase("/dead/{letter}/drop", {"letter": "1-1"}, None, 404, "NO_SUCH_REPORT"),
+        Step("/dead/{letter}/replay", {"letter": letter}, None, 409, "REFUSED"),
+        Step("/dead/{letter}/drop", {"letter": letter}, None, 200, "DROPPED"),
+        Step("/dead/{letter}/drop", {"letter": letter}, None, 200, "ALREADY"),
+        Step("/dead/{letter}/drop", {"letter": "1-1"}, None, 404, "NO_SUCH_REPORT"),
     ]
     for step in steps:
         sent = (

@@ -29,7 +29,7 @@ SOON = {"dispatch_timeout": 0.05, "report_idle": 0.02}  # seconds
 
 
 @dataclass
-class FailpointJob:
+class Job:
     """One job, and which of its groups ran, each time that one did."""
 
     id: str
@@ -72,15 +72,15 @@ class FailpointJob:
         return self.go_on(heir)
 
 
-def submitted(coordinator: Coordinator, length: int = 2) -> FailpointJob:
+def submitted(coordinator: Coordinator, length: int = 2) -> Job:
     """A chain of groups; the last one's output is published."""
     names = [f"g{n}" for n in range(length)]
-    return FailpointJob(
+    return Job(
         coordinator.submit(*(group(name, *names[n - 1 : n]) for n, name in enumerate(names))), names
     )
 
 
-def check(coordinator: Coordinator, job: FailpointJob, at: object) -> None:
+def check(coordinator: Coordinator, job: Job, at: object) -> None:
     """The job has ended well, and nothing was done or applied twice."""
     assert coordinator.status(job.id) is Status.FINISHED, at
     assert job.ran == job.groups, at

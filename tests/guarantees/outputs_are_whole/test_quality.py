@@ -25,7 +25,7 @@ RULES = {"has_distance": "distance > 0", "known_carrier": "carrier is not null"}
 STEPS = "tests.support.steps.frame_steps.quality"
 
 
-class QualityFleet:
+class Fleet:
     """Jobs of plain Python, and a warehouse of a test's own."""
 
     def __init__(self, redis_url: str, warehouse: str) -> None:
@@ -73,8 +73,8 @@ def running(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def whole(running: str, tmp_path: Path) -> QualityFleet:
-    return QualityFleet(running, str(tmp_path / "warehouse"))
+def whole(running: str, tmp_path: Path) -> Fleet:
+    return Fleet(running, str(tmp_path / "warehouse"))
 
 
 @pytest.mark.claim(
@@ -82,7 +82,7 @@ def whole(running: str, tmp_path: Path) -> QualityFleet:
 )
 @pytest.mark.parametrize("caught", [False, True])
 def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears(
-    whole: QualityFleet, caught: bool
+    whole: Fleet, caught: bool
 ) -> None:
     def run(bad: int) -> JobInfo:
         quality = {"quality": {"rules": RULES, "max_rejected_ratio": 0.01}}
@@ -110,7 +110,7 @@ def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears
 
 
 @pytest.mark.variant
-def test_show_counts_good_and_rejected_rows_by_rule(whole: QualityFleet) -> None:
+def test_show_counts_good_and_rejected_rows_by_rule(whole: Fleet) -> None:
     rules = {"quality": {"rules": {**RULES, "any": "true"}, "max_rejected_ratio": 0.1}}
     groups = [
         {
@@ -135,7 +135,7 @@ def test_show_counts_good_and_rejected_rows_by_rule(whole: QualityFleet) -> None
 
 
 @pytest.mark.variant
-def test_the_ratio_counts_by_member_of_a_fork_and_rows_of_all_members(whole: QualityFleet) -> None:
+def test_the_ratio_counts_by_member_of_a_fork_and_rows_of_all_members(whole: Fleet) -> None:
     def run(bad: list[int], least: int) -> JobInfo:
         steps = [{"python": f"{STEPS}:flights", "output": "flights"}]
         quality = {"rules": RULES, "max_rejected_ratio": 0.05}
@@ -156,7 +156,7 @@ def test_the_ratio_counts_by_member_of_a_fork_and_rows_of_all_members(whole: Qua
 
 
 @pytest.mark.variant
-def test_expectations_and_columns_that_change(whole: QualityFleet) -> None:
+def test_expectations_and_columns_that_change(whole: Fleet) -> None:
     def code(view: JobInfo) -> str:
         reasons = (view.reason, view.groups[0].members[0].reason)
         return next((one.code for one in reversed(reasons) if one is not None), "")

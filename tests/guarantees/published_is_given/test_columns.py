@@ -37,7 +37,7 @@ STEPS = "tests.support.steps.frame_steps.columns"
 Columns = dict[str, list[Any]]
 
 
-class ColumnFleet:
+class Fleet:
     """Jobs of plain Python, and a warehouse of a test's own."""
 
     def __init__(self, redis_url: str, warehouse: str) -> None:
@@ -96,8 +96,8 @@ def running(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def given(running: str, tmp_path: Path) -> ColumnFleet:
-    return ColumnFleet(running, str(tmp_path / "warehouse"))
+def given(running: str, tmp_path: Path) -> Fleet:
+    return Fleet(running, str(tmp_path / "warehouse"))
 
 
 def refusal(view: JobInfo) -> tuple[str, str]:
@@ -110,7 +110,7 @@ def refusal(view: JobInfo) -> tuple[str, str]:
 
 
 @pytest.mark.variant
-def test_members_whose_columns_have_no_type_take_that_of_the_others(given: ColumnFleet) -> None:
+def test_members_whose_columns_have_no_type_take_that_of_the_others(given: Fleet) -> None:
     sums = {
         "python": f"{STEPS}:total",
         "output": "sums",
@@ -141,7 +141,7 @@ def test_members_whose_columns_have_no_type_take_that_of_the_others(given: Colum
     ids=str,
 )
 def test_a_column_of_nulls_is_open_until_it_has_a_type_and_takes_it_from_then_on(
-    given: ColumnFleet, output: dict[str, Any]
+    given: Fleet, output: dict[str, Any]
 ) -> None:
     keeps = output.get("mode", "replace") != "replace"
     seen: list[tuple[Any, ...]] = []
@@ -163,7 +163,7 @@ def test_a_column_of_nulls_is_open_until_it_has_a_type_and_takes_it_from_then_on
 @pytest.mark.claim(
     "Columns that do not fit the published columns fail the attempt that wrote them."
 )
-def test_other_columns_than_the_published_ones_are_refused_in_the_attempt(given: ColumnFleet) -> None:
+def test_other_columns_than_the_published_ones_are_refused_in_the_attempt(given: Fleet) -> None:
     given.night(
         {"id": [1], "to": [{"city": "x", "geo": {"lat": 1.5}}]}, {"mode": "append"}, library="arrow"
     )
@@ -177,7 +177,7 @@ def test_other_columns_than_the_published_ones_are_refused_in_the_attempt(given:
 
 
 def test_declared_columns_bring_all_members_to_one_type_and_refuse_what_does_not_fit(
-    given: ColumnFleet,
+    given: Fleet,
 ) -> None:
     members: dict[str, Columns] = {
         "empty": {},
@@ -206,7 +206,7 @@ def test_declared_columns_bring_all_members_to_one_type_and_refuse_what_does_not
 
 @pytest.mark.parametrize("known", ["declared", "published", ""])
 def test_a_fork_without_members_is_read_as_no_rows_in_the_columns_that_are_known(
-    given: ColumnFleet, known: str
+    given: Fleet, known: str
 ) -> None:
     def run(values: list[Any]) -> JobInfo:
         values_of = {"columns": {"customer id": values}, "library": "arrow"}
@@ -248,7 +248,7 @@ def test_a_fork_without_members_is_read_as_no_rows_in_the_columns_that_are_known
 # -- what a runner knows, without a fleet ----------------------------------------------------------
 
 
-class PublishedFrames:
+class Log:
     """A warehouse to which frames are published, and attempts that write beside them."""
 
     def __init__(self, root: Path) -> None:
@@ -285,7 +285,7 @@ APPEND = OutputSpec(mode="append")
     "Columns that do not fit the published columns fail the attempt that wrote them."
 )
 def test_columns_that_somebody_published_since_the_submit_are_not_refused(tmp_path: Path) -> None:
-    log = PublishedFrames(tmp_path)
+    log = Log(tmp_path)
     log.publish(pa.table({"id": [1]}), APPEND)
     log.publish(pa.table({"id": ["a"]}), OutputSpec())
 
@@ -302,7 +302,7 @@ def test_columns_that_somebody_published_since_the_submit_are_not_refused(tmp_pa
 
 def test_only_a_member_of_a_fork_that_replaces_leaves_its_columns_open(tmp_path: Path) -> None:
     """Another member may give a column another type than the published one."""
-    log = PublishedFrames(tmp_path)
+    log = Log(tmp_path)
     tags = pa.array([["a"]])
     log.publish(
         pa.table({"id": [1], "x": [2], "tags": tags, "s": [{"a": 1, "b": "t"}]}), OutputSpec()
@@ -328,7 +328,7 @@ def test_only_a_member_of_a_fork_that_replaces_leaves_its_columns_open(tmp_path:
 
 
 def test_a_step_that_catches_the_refusal_does_not_publish_the_rest(tmp_path: Path) -> None:
-    log = PublishedFrames(tmp_path)
+    log = Log(tmp_path)
     log.publish(pa.table({"id": [1]}), APPEND)
     work = log.attempt(1, APPEND)
     with pytest.raises(SchemaMismatch):
@@ -341,7 +341,7 @@ def test_a_dataset_with_an_open_column_is_read_as_one(tmp_path: Path) -> None:
     """Also by ``ctx.published``: the columns are those of the schema, in its order, whatever a file
     holds.
     """
-    log = PublishedFrames(tmp_path)
+    log = Log(tmp_path)
     for x in (pa.nulls(1), pa.array(["a"]), pa.nulls(1)):
         log.publish(pa.table({"x": x, "id": [1]}), APPEND)
     (part,) = PublishedDatasets(log.warehouse, 3).read("out").parts

@@ -29,7 +29,7 @@ def price(spark, ctx, base=1{more}):
 """
 
 
-class PackageProject:
+class Shop:
     """A project with a package of steps, a module that stands beside it, and a worker that runs its
     steps.
     """
@@ -90,12 +90,12 @@ class PackageProject:
 
 
 @pytest.fixture
-def shop(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> PackageProject:
-    return PackageProject(client, redis_server.url, tmp_path)
+def shop(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Shop:
+    return Shop(client, redis_server.url, tmp_path)
 
 
 @pytest.mark.claim("No step runs older code than the files on disk.")
-def test_code_that_changed_on_disk_is_imported_anew_before_work_is_taken(shop: PackageProject) -> None:
+def test_code_that_changed_on_disk_is_imported_anew_before_work_is_taken(shop: Shop) -> None:
     with shop.worker() as worker:
         first, same = shop.runs(), shop.runs()
         assert first["price"] == 1
@@ -115,7 +115,7 @@ def test_code_that_changed_on_disk_is_imported_anew_before_work_is_taken(shop: P
 @pytest.mark.claim("No step runs older code than the files on disk.")
 @pytest.mark.variant
 def test_the_offer_after_a_change_is_left_also_by_a_runner_that_would_take_it_with_its_outcome(
-    shop: PackageProject,
+    shop: Shop,
 ) -> None:
     with shop.worker() as worker:
         changes = f"open({str(shop.deploy('base'))!r}, 'a').write('# more\\n') and base"
@@ -130,7 +130,7 @@ def test_the_offer_after_a_change_is_left_also_by_a_runner_that_would_take_it_wi
 
 @pytest.mark.claim("No step runs older code than the files on disk.")
 @pytest.mark.variant
-def test_code_that_the_worker_loaded_before_it_forked_is_imported_anew(shop: PackageProject) -> None:
+def test_code_that_the_worker_loaded_before_it_forked_is_imported_anew(shop: Shop) -> None:
     """Each runner is forked with the modules of the main process of its worker."""
     with shop.worker(arguments=["--include", "shop.steps"]):
         assert shop.runs(base=3)["price"] == 3
@@ -141,7 +141,7 @@ def test_code_that_the_worker_loaded_before_it_forked_is_imported_anew(shop: Pac
 
 
 @pytest.mark.variant
-def test_a_file_that_changes_all_the_time_holds_up_no_work(shop: PackageProject) -> None:
+def test_a_file_that_changes_all_the_time_holds_up_no_work(shop: Shop) -> None:
     with shop.worker():
         path = shop.deploy("base")
         pids = set()
@@ -151,7 +151,7 @@ def test_a_file_that_changes_all_the_time_holds_up_no_work(shop: PackageProject)
         assert len(pids) >= 2
 
 
-def test_code_that_could_not_be_imported_is_read_anew(shop: PackageProject) -> None:
+def test_code_that_could_not_be_imported_is_read_anew(shop: Shop) -> None:
     """Its digest stood for the code that ran after the next deploy: in `unstuck fleet`, and in the
     marker.
     """
@@ -177,7 +177,7 @@ def test_code_that_could_not_be_imported_is_read_anew(shop: PackageProject) -> N
 
 
 @pytest.mark.variant
-def test_a_module_that_moved_is_imported_from_where_it_is_now(shop: PackageProject, tmp_path: Path) -> None:
+def test_a_module_that_moved_is_imported_from_where_it_is_now(shop: Shop, tmp_path: Path) -> None:
     with shop.worker():
         first = shop.runs(base=2)
         (tmp_path / "shop" / "steps.py").rename(tmp_path / "away.py")

@@ -29,7 +29,7 @@ NO_SPARK = RunsOn("0.1.0", "3.11.7", "none")
 SPARK = {"spark": True, "queue": "light", "steps": NOOP}
 
 
-class VersionedRunner:
+class Runner:
     """A runner of queue ``light`` on these versions."""
 
     def __init__(self, coordinator: Coordinator, on: RunsOn, name: str) -> None:
@@ -70,7 +70,7 @@ def fork(coordinator: Coordinator, *, name: str = "job", members: int = 3, **spe
 def test_a_job_runs_on_the_spark_of_its_first_claim_alone_and_no_offer_is_lost(
     coordinator: Coordinator,
 ) -> None:
-    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     job = fork(coordinator)
     assert new.took() == "f[0]"
     assert [old.took() for _ in range(3)] == [None] * 3
@@ -81,8 +81,8 @@ def test_a_job_runs_on_the_spark_of_its_first_claim_alone_and_no_offer_is_lost(
 def test_a_job_keeps_to_its_python_also_where_it_does_not_use_spark(
     coordinator: Coordinator,
 ) -> None:
-    new, other = VersionedRunner(coordinator, NEW, "new"), VersionedRunner(coordinator, OTHER_PYTHON, "other")
-    old = VersionedRunner(coordinator, OLD, "old")
+    new, other = Runner(coordinator, NEW, "new"), Runner(coordinator, OTHER_PYTHON, "other")
+    old = Runner(coordinator, OLD, "old")
     job = coordinator.submit(group("a"), group("b"), {**group("c"), **SPARK})
     coordinator.read()
     assert new.took() == "a"
@@ -97,7 +97,7 @@ def test_offers_that_a_runner_may_not_take_keep_it_from_no_other_job(
     coordinator: Coordinator,
 ) -> None:
     """However many they are: each is moved away once."""
-    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     wide = fork(coordinator, name="wide", members=60)
     assert new.took() == "f[0]"
     other = fork(coordinator, name="other", members=1)
@@ -119,7 +119,7 @@ def test_offers_of_a_pool_wait_for_its_slot_also_where_other_versions_have_met_t
     coordinator: Coordinator,
 ) -> None:
     """None of them is dropped, to be found missing later, because the slot was taken."""
-    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     job = coordinator.submit({**group("f"), **SPARK, "pool": "p", "for_each": {"n": [0, 1, 2]}})
     coordinator.read()
     assert new.took() == "f[0]"
@@ -139,7 +139,7 @@ def test_offers_of_a_pool_wait_for_its_slot_also_where_other_versions_have_met_t
 
 def test_two_runners_that_claim_at_once_are_on_one_version(coordinator: Coordinator) -> None:
     """Before any commit has seen the first claim."""
-    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     fork(coordinator)
     assert new.take() is not None
     assert old.take() is None
@@ -165,7 +165,7 @@ def rolled_back(coordinator: Coordinator, job: str) -> Callable[[], None]:
 def test_a_renewal_that_claims_again_after_a_rollback_binds_the_job_to_its_versions_again(
     coordinator: Coordinator,
 ) -> None:
-    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     job = fork(coordinator)
     forget = rolled_back(coordinator, job)
     claim = new.take()
@@ -183,7 +183,7 @@ def test_a_renewal_that_claims_again_after_a_rollback_binds_the_job_to_its_versi
 def test_an_attempt_that_a_rollback_undid_is_stale_where_others_have_begun_its_job_meanwhile(
     coordinator: Coordinator,
 ) -> None:
-    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     job = fork(coordinator)
     forget = rolled_back(coordinator, job)
     assert (lost := new.take()) is not None
@@ -200,7 +200,7 @@ def test_an_attempt_that_a_rollback_undid_is_stale_where_others_have_begun_its_j
 
 
 def test_a_mixed_job_is_taken_by_all_after_a_rollback_too(coordinator: Coordinator) -> None:
-    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     job = fork(coordinator, mixed=True)
     forget = rolled_back(coordinator, job)
     assert (claim := new.take()) is not None
@@ -212,13 +212,13 @@ def test_a_mixed_job_is_taken_by_all_after_a_rollback_too(coordinator: Coordinat
 
 @pytest.mark.claim("A job runs on one version of Spark and Python, unless its spec allows several.")
 def test_a_mixed_job_is_taken_by_all(coordinator: Coordinator) -> None:
-    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     job = fork(coordinator, mixed=True)
     assert [new.took(), old.took(), new.took()] == ["f[0]", "f[1]", "f[2]"]
     assert coordinator.status(job) is Status.FINISHED
 
 
-def woken(coordinator: Coordinator, *idle: VersionedRunner) -> int:
+def woken(coordinator: Coordinator, *idle: Runner) -> int:
     """How many wake-ups a sweep sends, where these runners are idle."""
     coordinator.wake_ups.clear()
     coordinator.redis.delete(coordinator.keys.queue("light"))
@@ -232,13 +232,13 @@ def woken(coordinator: Coordinator, *idle: VersionedRunner) -> int:
 def test_a_fleet_that_is_upgraded_under_a_job_is_explained_and_alter_lets_it_go_on(
     coordinator: Coordinator,
 ) -> None:
-    old = VersionedRunner(coordinator, OLD, "old")
+    old = Runner(coordinator, OLD, "old")
     job = fork(coordinator)
     assert old.took() == "f[0]"
     coordinator.redis.delete(
         coordinator.keys.processes
     )  # the old worker is stopped, and a new one started
-    new = VersionedRunner(coordinator, NEW, "new")
+    new = Runner(coordinator, NEW, "new")
     assert new.took() is None
     why = {one.subject: one for one in coordinator.client.explain(job)}["f[1]"]
     assert "the job began on Spark 3.5, Python 3.11 and keeps to it" in why.what
@@ -249,7 +249,7 @@ def test_a_fleet_that_is_upgraded_under_a_job_is_explained_and_alter_lets_it_go_
     woken(coordinator, new)
     assert new.took() is None
     assert woken(coordinator, new) == 0, "no runner is woken for what it may not take"
-    again = VersionedRunner(coordinator, OLD, "again")
+    again = Runner(coordinator, OLD, "again")
     assert woken(coordinator, new, again) > 0, "and one that may is woken"
     coordinator.redis.hdel(coordinator.keys.processes, "again")
 
@@ -266,8 +266,8 @@ def test_a_fleet_that_is_upgraded_under_a_job_is_explained_and_alter_lets_it_go_
 def test_why_names_the_runners_of_other_versions(
     coordinator: Coordinator,
 ) -> None:
-    new = VersionedRunner(coordinator, NEW, "new")
-    VersionedRunner(coordinator, OLD, "old")
+    new = Runner(coordinator, NEW, "new")
+    Runner(coordinator, OLD, "old")
     job = fork(coordinator)
     assert new.took() == "f[0]"
     (why,) = [one for one in coordinator.client.explain(job) if one.subject == "f[1]"]
@@ -280,7 +280,7 @@ def test_a_runner_without_spark_leaves_groups_with_spark_to_others_and_takes_the
     coordinator: Coordinator, mixed: bool
 ) -> None:
     """It took them, and the job FAILED: three workers in a row seemed to be lost under it."""
-    none = VersionedRunner(coordinator, NO_SPARK, "none")
+    none = Runner(coordinator, NO_SPARK, "none")
     job = fork(coordinator, mixed=mixed)
     other = coordinator.submit({**group("plain"), "queue": "light"}, name="other", mixed=mixed)
     coordinator.read()
@@ -297,7 +297,7 @@ def test_a_runner_without_spark_leaves_groups_with_spark_to_others_and_takes_the
     )
     assert why.help[0] == "celery -A unstuck.tasks worker -Q light"
 
-    new = VersionedRunner(coordinator, NEW, "new")
+    new = Runner(coordinator, NEW, "new")
     assert woken(coordinator, none, new) > 0
     assert new.took() == "f[0]"
     assert none.took() is None
@@ -308,8 +308,8 @@ def test_a_runner_without_spark_leaves_groups_with_spark_to_others_and_takes_the
 def test_a_job_that_began_on_a_runner_without_spark_goes_on_with_any_spark(
     coordinator: Coordinator,
 ) -> None:
-    none, new = VersionedRunner(coordinator, NO_SPARK, "none"), VersionedRunner(coordinator, NEW, "new")
-    other = VersionedRunner(coordinator, OTHER_PYTHON, "other")
+    none, new = Runner(coordinator, NO_SPARK, "none"), Runner(coordinator, NEW, "new")
+    other = Runner(coordinator, OTHER_PYTHON, "other")
     job = coordinator.submit(group("a"), {**group("b"), **SPARK})
     coordinator.read()
     assert [none.took(), none.took(), other.took(), new.took()] == ["a", None, None, "b"]
@@ -318,7 +318,7 @@ def test_a_job_that_began_on_a_runner_without_spark_goes_on_with_any_spark(
 
 def test_the_note_of_the_versions_goes_with_the_job(coordinator: Coordinator) -> None:
     job = fork(coordinator, members=1)
-    assert VersionedRunner(coordinator, NEW, "new").took() == "f[0]"
+    assert Runner(coordinator, NEW, "new").took() == "f[0]"
     assert coordinator.queries.versions(job) == {"python": "3.11", "spark": "4.3"}
     assert coordinator.redis.ttl(coordinator.keys.of(job).versions) > 0
 

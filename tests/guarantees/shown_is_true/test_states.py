@@ -103,16 +103,16 @@ def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_f
 ) -> None:
     """The coordinator dies in the middle of publishing."""
 
-    class PublisherKilled(BaseException):
+    class Killed(BaseException):
         pass
 
     def die() -> None:
-        raise PublisherKilled
+        raise Killed
 
     coordinator = make_coordinator()
     job = to_publish(coordinator)
     coordinator.warehouses.before_publish = die
-    with pytest.raises(PublisherKilled):
+    with pytest.raises(Killed):
         coordinator.read()
     view = coordinator.show(job)
     assert (view.status, view.phase) == (Status.RUNNING, "publishing")

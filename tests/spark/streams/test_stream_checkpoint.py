@@ -76,7 +76,7 @@ class Attempt:
         return self.stream.batch.frame
 
 
-class CheckpointLoads:
+class Loads:
     """Attempts that load the files of one folder."""
 
     def __init__(self, session: Any, home: Path) -> None:
@@ -134,12 +134,12 @@ class CheckpointLoads:
 
 
 @pytest.fixture
-def loads(session: Any, tmp_path: Path) -> CheckpointLoads:
-    return CheckpointLoads(session, tmp_path)
+def loads(session: Any, tmp_path: Path) -> Loads:
+    return Loads(session, tmp_path)
 
 
 def test_the_state_of_a_query_goes_on_from_what_is_published_beside_the_position(
-    loads: CheckpointLoads,
+    loads: Loads,
 ) -> None:
     loads.arrive(1, 1, 2)
     first = loads.load()
@@ -169,7 +169,7 @@ def test_the_state_of_a_query_goes_on_from_what_is_published_beside_the_position
 
 
 def test_where_nothing_has_arrived_the_position_and_the_state_stay_and_files_without_rows_move_both(
-    loads: CheckpointLoads,
+    loads: Loads,
 ) -> None:
     first = loads.load()
     assert (first.rows, first.checkpoint, first.nothing_new[:11]) == (0, None, "nothing new")
@@ -186,7 +186,7 @@ def test_where_nothing_has_arrived_the_position_and_the_state_stay_and_files_wit
     assert loads.ids(loads.load(moved)) == [2]
 
 
-def test_what_spark_has_written_twice_is_read_once(loads: CheckpointLoads) -> None:
+def test_what_spark_has_written_twice_is_read_once(loads: Loads) -> None:
     """Each task writes into a folder of its own, and the one that answered first counts."""
     loads.arrive(1)
     attempt = loads.attempt()
@@ -207,7 +207,7 @@ def test_what_spark_has_written_twice_is_read_once(loads: CheckpointLoads) -> No
 
 @pytest.mark.parametrize("gone", ["*/part-00001.parquet", "_spark_metadata/0"])
 def test_rows_that_have_arrived_and_are_gone_when_spark_plans_its_batch_are_not_taken_for_read(
-    loads: CheckpointLoads, gone: str, monkeypatch: pytest.MonkeyPatch
+    loads: Loads, gone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As while the warehouse is away: Spark passes over what it does not find, and counts it as
     read.
@@ -225,7 +225,7 @@ def test_rows_that_have_arrived_and_are_gone_when_spark_plans_its_batch_are_not_
     assert loads.ids(loads.load()) == [1, 2]
 
 
-def test_a_query_that_reads_its_stream_in_two_places_goes_on(loads: CheckpointLoads) -> None:
+def test_a_query_that_reads_its_stream_in_two_places_goes_on(loads: Loads) -> None:
     """Spark has one source for both places, and an offset for each."""
     before = None
     for number in (1, 2):
@@ -242,7 +242,7 @@ def test_a_query_that_reads_its_stream_in_two_places_goes_on(loads: CheckpointLo
         before = made.checkpoint
 
 
-def test_one_output_of_a_group_is_written_from_a_stream_with_state(loads: CheckpointLoads) -> None:
+def test_one_output_of_a_group_is_written_from_a_stream_with_state(loads: Loads) -> None:
     loads.arrive(1)
     attempt = loads.attempt()
     frame = attempt.arrived()
@@ -261,7 +261,7 @@ def test_one_output_of_a_group_is_written_from_a_stream_with_state(loads: Checkp
 
 
 def test_a_checkpoint_that_lost_a_commit_is_refused_and_the_next_attempt_stages_all(
-    loads: CheckpointLoads,
+    loads: Loads,
 ) -> None:
     loads.arrive(1)
     before = loads.loaded()
@@ -279,7 +279,7 @@ def test_a_checkpoint_that_lost_a_commit_is_refused_and_the_next_attempt_stages_
     assert loads.ids(loads.load(before)) == [2]
 
 
-def test_a_published_state_that_is_gone_is_named(loads: CheckpointLoads) -> None:
+def test_a_published_state_that_is_gone_is_named(loads: Loads) -> None:
     loads.arrive(1)
     before = loads.loaded()
     loads.arrive(2)
@@ -288,7 +288,7 @@ def test_a_published_state_that_is_gone_is_named(loads: CheckpointLoads) -> None
 
 
 def test_a_higher_generation_begins_with_no_state_and_a_stream_without_state_does_not_go_on(
-    loads: CheckpointLoads,
+    loads: Loads,
 ) -> None:
     loads.arrive(1)
     before = loads.loaded()
@@ -298,7 +298,7 @@ def test_a_higher_generation_begins_with_no_state_and_a_stream_without_state_doe
 
 
 @pytest.mark.parametrize("lost", ["metadata", "sources/0/0", "commits/0", "offsets/0"])
-def test_a_checkpoint_that_is_not_whole_is_never_packed(loads: CheckpointLoads, lost: str) -> None:
+def test_a_checkpoint_that_is_not_whole_is_never_packed(loads: Loads, lost: str) -> None:
     """Also where nothing has arrived, so that no batch was staged."""
     loads.arrive(1)
     first = loads.loaded()
@@ -312,7 +312,7 @@ def test_a_checkpoint_that_is_not_whole_is_never_packed(loads: CheckpointLoads, 
     assert what_is_lost(loads.files, folder, paths, 0, [], 100)
 
 
-def test_a_batch_that_was_published_is_not_staged_again(loads: CheckpointLoads) -> None:
+def test_a_batch_that_was_published_is_not_staged_again(loads: Loads) -> None:
     """As where the files of the published checkpoint were written while the warehouse was away."""
     loads.arrive(1)
     first = loads.loaded()
@@ -323,7 +323,7 @@ def test_a_batch_that_was_published_is_not_staged_again(loads: CheckpointLoads) 
             loads.load(first)
 
 
-def _then_empty(loads: CheckpointLoads, paths: list[str]) -> int:
+def _then_empty(loads: Loads, paths: list[str]) -> int:
     """The newest commit; afterwards the folder is empty."""
     newest = newest_commit(paths)
     loads.files.remove_tree(loads.folder)

@@ -77,7 +77,7 @@ def lines(*rows: dict[str, Any]) -> bytes:
 
 
 @dataclass
-class FileCase:
+class Case:
     """Files of a stream, and the rows that they hold, or what the error says.
 
     Attributes:
@@ -101,14 +101,14 @@ class FileCase:
 
 def csv(
     name: str, content: bytes | dict[str, bytes], then: Any, schema: str = ID_NAME, **more: Any
-) -> FileCase:
-    return FileCase(name, "csv", content, then, schema, more.pop("options", HEADER), **more)
+) -> Case:
+    return Case(name, "csv", content, then, schema, more.pop("options", HEADER), **more)
 
 
 def of_json(
     name: str, content: bytes | dict[str, bytes], then: Any, schema: str = ID_NAME, **more: Any
-) -> FileCase:
-    return FileCase(name, "json", content, then, schema, **more)
+) -> Case:
+    return Case(name, "json", content, then, schema, **more)
 
 
 ODD_NAMES = [
@@ -378,81 +378,81 @@ CASES = [
         options={"multiLine": "true"},
     ),
     # Parquet and ORC.
-    FileCase("Parquet by name", "parquet", parquet(name=["ann"], id=pa.array([1], pa.int32())), [ANN]),
-    FileCase(
+    Case("Parquet by name", "parquet", parquet(name=["ann"], id=pa.array([1], pa.int32())), [ANN]),
+    Case(
         "Parquet, renamed",
         "parquet",
         parquet(ident=[1], name=["ann"]),
         ["ident, name", "lacks id", "has ident"],
     ),
-    FileCase(
+    Case(
         "Parquet, renamed, allowed",
         "parquet",
         parquet(ident=[1], name=["ann"]),
         [{"id": None, "name": "ann"}],
         allow=True,
     ),
-    FileCase(
+    Case(
         "Parquet, another type",
         "parquet",
         parquet(id=["1", "x"], name=["a", "b"]),
         ["row 1", "column id", "string"],
     ),
-    FileCase(
+    Case(
         "Parquet, a value too large",
         "parquet",
         parquet(id=[1, 300]),
         ["row 2", "column id", "300"],
         "id TINYINT",
     ),
-    FileCase(
+    Case(
         "Parquet, two names that are one", "parquet", parquet(id=[1], ID=[2]), ["ID"], "id BIGINT"
     ),
-    FileCase(
+    Case(
         "Parquet, no rows",
         "parquet",
         parquet(id=pa.array([], pa.int64()), name=pa.array([], pa.string())),
         [],
     ),
-    FileCase(
+    Case(
         "Parquet, no rows, renamed",
         "parquet",
         parquet(ident=pa.array([], pa.int64())),
         ["lacks id"],
     ),
-    FileCase(
+    Case(
         "Parquet without its footer",
         "parquet",
         parquet(id=[1], name=["ann"])[:-20],
         ["cannot be read as Parquet"],
     ),
-    FileCase("Parquet without bytes", "parquet", b"", ["cannot be read as Parquet"]),
-    FileCase(
+    Case("Parquet without bytes", "parquet", b"", ["cannot be read as Parquet"]),
+    Case(
         "instants as Spark writes them by default",
         "parquet",
         int96(at=[datetime.datetime(1500, 1, 31, 8)]),
         [{"at": datetime.datetime(1500, 1, 31, 8, tzinfo=UTC)}],
         "at TIMESTAMP",
     ),
-    FileCase(
+    Case(
         "an instant is no local time",
         "parquet",
         parquet(at=pa.array([0], pa.timestamp("us"))),
         ["row 1", "column at", "zone"],
         "at TIMESTAMP",
     ),
-    FileCase("ORC by name", "orc", orc_file(name=["ann"], id=pa.array([1], pa.int32())), [ANN]),
-    FileCase("ORC, renamed", "orc", orc_file(ident=[1], name=["ann"]), ["lacks id"]),
-    FileCase("ORC, cut short", "orc", orc_file(id=[1], name=["ann"])[:-9], ["ORC"]),
+    Case("ORC by name", "orc", orc_file(name=["ann"], id=pa.array([1], pa.int32())), [ANN]),
+    Case("ORC, renamed", "orc", orc_file(ident=[1], name=["ann"]), ["lacks id"]),
+    Case("ORC, cut short", "orc", orc_file(id=[1], name=["ann"])[:-9], ["ORC"]),
     # Text, and what is packed.
-    FileCase(
+    Case(
         "text",
         "text",
         b"\xef\xbb\xbfa\r\n\nb",
         [{"line": "a"}, {"line": ""}, {"line": "b"}],
         "line STRING",
     ),
-    FileCase("text in Latin-1", "text", b"a\n\xfc\n", ["line 2", "0xFC"], "line STRING"),
+    Case("text in Latin-1", "text", b"a\n\xfc\n", ["line 2", "0xFC"], "line STRING"),
     csv(
         "packed",
         {"a.csv.gz": gzip.compress(PLAIN["a1.csv"]), "b.csv.bz2": bz2.compress(PLAIN["ab.csv"])},
@@ -484,7 +484,7 @@ def driver() -> Iterator[Driver]:
 
 
 @dataclass
-class StreamPlace:
+class Place:
     """A landing folder, a warehouse, and Spark or none; ``state``: Spark gets a streaming frame."""
 
     home: Path
@@ -492,10 +492,10 @@ class StreamPlace:
     state: bool = False
     sizes: TaskSizes = TASK_SIZES
 
-    def read(self, case: FileCase, **more: Any) -> ReadFiles:
+    def read(self, case: Case, **more: Any) -> ReadFiles:
         return self.of(case, self.arrived(case), **more)
 
-    def arrived(self, case: FileCase) -> list[ArrivedFile]:
+    def arrived(self, case: Case) -> list[ArrivedFile]:
         landing = self.home / "in"
         landing.mkdir(exist_ok=True)
         for name, data in case.files.items():
@@ -506,7 +506,7 @@ class StreamPlace:
             for path, stat in found
         ]
 
-    def of(self, case: FileCase, arrived: list[ArrivedFile], **more: Any) -> ReadFiles:
+    def of(self, case: Case, arrived: list[ArrivedFile], **more: Any) -> ReadFiles:
         words = {"on_other_columns": "allow" if case.allow else "fail", "state": self.state, **more}
         stream = StreamInput.model_validate(
             {
@@ -521,7 +521,7 @@ class StreamPlace:
         return read_files(self.session, arrived, stream, files, "_staging/a/_arrived", self.sizes)
 
 
-class ShortReader:
+class ShortReads:
     """A stream that answers each read with at most ``most`` bytes."""
 
     def __init__(self, stream: Any, most: int) -> None:
@@ -562,28 +562,28 @@ def reader(request: pytest.FixtureRequest) -> Iterator[tuple[Any, bool]]:
 
 
 @pytest.fixture
-def place(reader: tuple[Any, bool], tmp_path: Path) -> StreamPlace:
-    return StreamPlace(tmp_path, *reader)
+def place(reader: tuple[Any, bool], tmp_path: Path) -> Place:
+    return Place(tmp_path, *reader)
 
 
 @pytest.fixture
-def spark_place(driver: Driver, tmp_path: Path) -> Iterator[StreamPlace]:
+def spark_place(driver: Driver, tmp_path: Path) -> Iterator[Place]:
     with driver.attempt("a/b/1/n/c", {}) as session:
-        yield StreamPlace(tmp_path, session)
+        yield Place(tmp_path, session)
 
 
 @pytest.fixture(params=["driver", "tasks", "without Spark"])
-def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> StreamPlace:
+def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Also one in which tasks of Spark read the files."""
     if request.param == "without Spark":
-        return StreamPlace(tmp_path, None)
+        return Place(tmp_path, None)
     place: Place = request.getfixturevalue("spark_place")
     return replace(place, sizes=TaskSizes(driver=0, task=8)) if request.param == "tasks" else place
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_file_has_the_rows_that_it_holds_or_is_refused_with_its_place(
-    place: StreamPlace, case: FileCase
+    place: Place, case: Case
 ) -> None:
     if case.then and isinstance(case.then[0], str):
         with pytest.raises(BadFile) as raised:
@@ -610,7 +610,7 @@ def test_a_file_has_the_rows_that_it_holds_or_is_refused_with_its_place(
     assert read.rows.keys() == {f"{home}/{name}" for name in case.files}
 
 
-def test_missing_and_changed_files_have_their_own_codes(any_place: StreamPlace) -> None:
+def test_missing_and_changed_files_have_their_own_codes(any_place: Place) -> None:
     for change in (Path.unlink, lambda path: path.write_bytes(b"id,name\n1,an")):
         case = csv("", PLAIN, [])
         arrived = any_place.arrived(case)
@@ -622,7 +622,7 @@ def test_missing_and_changed_files_have_their_own_codes(any_place: StreamPlace) 
 
 
 def test_a_file_that_is_written_while_it_is_read_is_not_taken_for_whole(
-    place: StreamPlace, monkeypatch: Any
+    place: Place, monkeypatch: Any
 ) -> None:
     case = csv("", {"a.csv": b"id,name\n" + b"1,ann\n" * 9}, [])
     arrived = place.arrived(case)
@@ -641,7 +641,7 @@ def test_a_file_that_is_written_while_it_is_read_is_not_taken_for_whole(
 
 
 def test_a_bad_file_is_put_aside_with_its_error_and_line_and_no_row_of_it_is_read(
-    any_place: StreamPlace,
+    any_place: Place,
 ) -> None:
     many = b"id,name\n" + b"3,c\n" * 400_000  # more than are read at once
     case = csv(
@@ -665,10 +665,10 @@ def test_a_bad_file_is_put_aside_with_its_error_and_line_and_no_row_of_it_is_rea
 
 
 @pytest.mark.parametrize("size", [1009, 16 * 1024 * 1024])
-def test_rows_of_several_blocks_are_all_read(place: StreamPlace, monkeypatch: Any, size: int) -> None:
+def test_rows_of_several_blocks_are_all_read(place: Place, monkeypatch: Any, size: int) -> None:
     """Blocks end within fields, within quotes, within a letter, and within a line end."""
     monkeypatch.setattr(
-        csv_files, "read_csv", lambda stream, *rest: read_csv(ShortReader(stream, size), *rest)
+        csv_files, "read_csv", lambda stream, *rest: read_csv(ShortReads(stream, size), *rest)
     )
     rows_ = [f'{n},"a\r\n{"ü" * (n % 7)}""{n}"\r\n' for n in range(3_000)]
     whole = ("id,name\r\n" + "".join(rows_)).encode()
@@ -689,19 +689,19 @@ def test_objects_are_read_whatever_their_names_are(bucket: str, tmp_path: Path) 
         ArrivedFile(f"{bucket}/{path}", content_of(size, etag)) for path, size, etag, _ in listed
     ]
     assert sorted(file.path for file in arrived) == sorted(f"{bucket}/in/{name}" for name in names)
-    found = StreamPlace(tmp_path, None).of(case, arrived)
+    found = Place(tmp_path, None).of(case, arrived)
     assert sorted(row["id"] for row in rows(found)) == [0, 1, 2, 3]
     landing.write_durable("in/a[1].csv", b"id,name\n9,ann\n")
     with pytest.raises(
         FileUnsettled, match=r"a\[1\]\.csv: the file has changed since it was listed"
     ):
-        StreamPlace(tmp_path, None).of(case, arrived)
+        Place(tmp_path, None).of(case, arrived)
     landing.remove_file("in/a[1].csv")
     with pytest.raises(FileUnsettled, match=r"a\[1\]\.csv: the file is not there any more"):
-        StreamPlace(tmp_path, None).of(case, arrived)
+        Place(tmp_path, None).of(case, arrived)
 
 
-def test_tasks_of_spark_read_what_its_driver_reads(spark_place: StreamPlace) -> None:
+def test_tasks_of_spark_read_what_its_driver_reads(spark_place: Place) -> None:
     place = spark_place
     case = csv(
         "",
@@ -718,7 +718,7 @@ def test_tasks_of_spark_read_what_its_driver_reads(spark_place: StreamPlace) -> 
 
 
 def test_where_executors_lack_the_package_the_driver_reads(
-    spark_place: StreamPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spark_place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     module = ModuleType("of_the_driver_alone")
     exec("def call(part):\n    return part()", vars(module))
@@ -734,7 +734,7 @@ def test_where_executors_lack_the_package_the_driver_reads(
 
 
 def test_what_executors_do_not_find_the_driver_looks_for(
-    spark_place: StreamPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spark_place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
 
     def on_a_host_without_the_folder(session: Any, parts: list[Task], *rest: Any) -> Any:
@@ -755,7 +755,7 @@ def test_what_executors_do_not_find_the_driver_looks_for(
     )
 
 
-def test_files_that_spark_has_written_are_read_as_they_were(place: StreamPlace, driver: Driver) -> None:
+def test_files_that_spark_has_written_are_read_as_they_were(place: Place, driver: Driver) -> None:
     """Each type, also in lists and structs, written by Spark's own writers with their defaults."""
     schema = (
         "i INT, t STRING, d DECIMAL(9,3), at TIMESTAMP, l TIMESTAMP_NTZ, on DATE, s "
@@ -789,22 +789,22 @@ def test_files_that_spark_has_written_are_read_as_they_were(place: StreamPlace, 
 
         for format in ("parquet", "json"):
             assert (
-                rows(place.read(FileCase("", format, written(format, sql), [], schema))) == expected
+                rows(place.read(Case("", format, written(format, sql), [], schema))) == expected
             ), format
         # ORC has no word for an instant, nor for the calendar of a day.
         at, day = (
-            FileCase("", "orc", written("orc", f"SELECT at FROM ({sql})"), [], "at TIMESTAMP"),
+            Case("", "orc", written("orc", f"SELECT at FROM ({sql})"), [], "at TIMESTAMP"),
             f"SELECT on FROM ({sql})",
         )
         assert rows(place.read(at)) == [{"at": expected[0]["at"]}]
         with pytest.raises(
             BadFile, match=r"column on has a day before 1582-11-01 .* in which calendar"
         ):
-            place.read(FileCase("", "orc", written("orc", day), [], "on DATE"))
+            place.read(Case("", "orc", written("orc", day), [], "on DATE"))
 
 
 def test_many_messages_of_a_topic_are_read_by_tasks_of_spark_with_the_same_rows_or_error(
-    spark_place: StreamPlace,
+    spark_place: Place,
 ) -> None:
     session, files = spark_place.session, Files(str(spark_place.home / "warehouse"))
     with mock_broker() as broker:

@@ -32,7 +32,7 @@ from unstuck.tasks.transport.redis_client import connect
 KEYS = Keys()
 
 
-class SenderClock:
+class Clock:
     """Seconds that pass when the test says so."""
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ def setting(**targets: Any) -> NotifySetting:
     return notify_setting(Settings(notify=json.dumps({"targets": targets})), {})
 
 
-class SendingCoordinators:
+class Fleet:
     """Coordinators that send, one step at a time, by one clock."""
 
     def __init__(self, client: redis.Redis) -> None:
-        self.client, self.clock = client, SenderClock()
+        self.client, self.clock = client, Clock()
         self.outbox = Outbox(client, KEYS, self.clock)
 
     def coordinator(self, elsewhere: Callable[[], Any] = frozenset, **targets: Any) -> Sender:
@@ -68,8 +68,8 @@ class SendingCoordinators:
 
 
 @pytest.fixture
-def fleet(client: redis.Redis) -> SendingCoordinators:
-    return SendingCoordinators(client)
+def fleet(client: redis.Redis) -> Fleet:
+    return Fleet(client)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def hook(to: Receiver, **more: Any) -> dict[str, Any]:
 
 
 def test_a_permanent_refusal_is_a_dead_letter_at_once_and_names_the_location(
-    fleet: SendingCoordinators, ops: Receiver
+    fleet: Fleet, ops: Receiver
 ) -> None:
     ops.answer = status(308, Location="https://new.example.com/hook")
     sender = fleet.coordinator(ops=hook(ops))
@@ -94,7 +94,7 @@ def test_a_permanent_refusal_is_a_dead_letter_at_once_and_names_the_location(
 
 
 def test_a_notice_goes_to_each_of_its_targets_once_and_nothing_of_it_is_left(
-    fleet: SendingCoordinators, ops: Receiver
+    fleet: Fleet, ops: Receiver
 ) -> None:
     with receiver() as team:
         sender = fleet.coordinator(ops=hook(ops), team=hook(team))
@@ -118,7 +118,7 @@ def test_a_notice_goes_to_each_of_its_targets_once_and_nothing_of_it_is_left(
     "Each notice reaches each of its targets, in order, also if a receiver is unreachable."
 )
 def test_a_receiver_that_is_away_for_minutes_gets_every_notice_in_its_order_with_its_id(
-    fleet: SendingCoordinators,
+    fleet: Fleet,
 ) -> None:
     away = Receiver()
     sender = fleet.coordinator(ops=hook(away))
@@ -148,7 +148,7 @@ def test_a_receiver_that_is_away_for_minutes_gets_every_notice_in_its_order_with
 
 
 def test_what_an_hour_of_tries_could_not_send_is_a_dead_letter_with_its_reason_and_can_be_replayed(
-    fleet: SendingCoordinators, ops: Receiver
+    fleet: Fleet, ops: Receiver
 ) -> None:
     ops.answer = status(500, "no")
     sender = fleet.coordinator(ops=hook(ops))
@@ -176,7 +176,7 @@ def test_what_an_hour_of_tries_could_not_send_is_a_dead_letter_with_its_reason_a
 
 
 def test_a_notice_that_is_refused_holds_up_no_notice_of_another_problem(
-    fleet: SendingCoordinators, ops: Receiver
+    fleet: Fleet, ops: Receiver
 ) -> None:
     def refuses_one(request: Any) -> None:
         status(400 if ops.ids[-1] == "n1" else 200)(request)
@@ -193,7 +193,7 @@ def test_a_notice_that_is_refused_holds_up_no_notice_of_another_problem(
 
 
 def test_many_notices_for_people_become_digests_of_one_a_minute_and_none_is_lost(
-    fleet: SendingCoordinators, ops: Receiver
+    fleet: Fleet, ops: Receiver
 ) -> None:
     sender = fleet.coordinator(ops={"slack": ops.url, "timeout": "30s"})
     fleet.tell(*(notice(number, problem=f"p{number}") for number in range(40)))
@@ -217,7 +217,7 @@ def test_many_notices_for_people_become_digests_of_one_a_minute_and_none_is_lost
     assert fleet.outbox.waiting() == []
 
 
-def test_a_webhook_gets_each_notice_by_itself(fleet: SendingCoordinators, ops: Receiver) -> None:
+def test_a_webhook_gets_each_notice_by_itself(fleet: Fleet, ops: Receiver) -> None:
     sender = fleet.coordinator(ops=hook(ops))
     fleet.tell(*(notice(number, problem=f"p{number}") for number in range(CROWDED_AT + 5)))
     assert [sender.send_next("ops") for _ in range(CROWDED_AT + 5)] == [TryEnd.SENT] * (
@@ -225,7 +225,7 @@ def test_a_webhook_gets_each_notice_by_itself(fleet: SendingCoordinators, ops: R
     )
 
 
-def test_a_receiver_that_asks_for_its_peace_gets_it(fleet: SendingCoordinators, ops: Receiver) -> None:
+def test_a_receiver_that_asks_for_its_peace_gets_it(fleet: Fleet, ops: Receiver) -> None:
     ops.answer = status(429, Retry_After="100")
     sender = fleet.coordinator(ops=hook(ops))
     fleet.tell(notice(1))
@@ -237,7 +237,7 @@ def test_a_receiver_that_asks_for_its_peace_gets_it(fleet: SendingCoordinators, 
 
 
 def test_a_receiver_that_takes_a_notice_and_does_not_say_so_gets_it_again_with_the_same_id(
-    fleet: SendingCoordinators, ops: Receiver
+    fleet: Fleet, ops: Receiver
 ) -> None:
     ops.answer = answers_twice
     sender = fleet.coordinator(ops=hook(ops))
@@ -251,7 +251,7 @@ def test_a_receiver_that_takes_a_notice_and_does_not_say_so_gets_it_again_with_t
 
 
 def test_what_one_coordinator_sends_no_other_takes_until_its_time_is_over(
-    fleet: SendingCoordinators, ops: Receiver
+    fleet: Fleet, ops: Receiver
 ) -> None:
     ops.answer = holds = Holds()
     first, second = (fleet.coordinator(ops=hook(ops, timeout="2m")) for _ in range(2))
@@ -275,7 +275,7 @@ def test_what_one_coordinator_sends_no_other_takes_until_its_time_is_over(
 
 
 def test_a_target_that_hangs_holds_up_no_other_target_and_not_the_look_for_new_ones(
-    fleet: SendingCoordinators, ops: Receiver, redis_server: RedisServer
+    fleet: Fleet, ops: Receiver, redis_server: RedisServer
 ) -> None:
     ops.answer = holds = Holds()
     with receiver() as team:
@@ -315,7 +315,7 @@ class Endless(NoticeChannel):
 
 
 def test_a_library_that_never_comes_back_holds_neither_the_thread_of_its_target_nor_ever_more_threads(
-    fleet: SendingCoordinators,
+    fleet: Fleet,
 ) -> None:
     never = NotifySetting({"ops": Endless(timeout=0.1)})
     sender = Sender(fleet.outbox, never, mint, frozenset, fleet.clock, lambda low, high: high)
@@ -330,7 +330,7 @@ def test_a_library_that_never_comes_back_holds_neither_the_thread_of_its_target_
 
 
 def test_a_fault_in_the_sender_ends_neither_its_loop_nor_the_coordinator(
-    fleet: SendingCoordinators, ops: Receiver, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+    fleet: Fleet, ops: Receiver, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet.client.hset(KEYS.notices, "ops", "no JSON")
     fleet.client.set(KEYS.notices_due, "no index")
@@ -348,7 +348,7 @@ def test_a_fault_in_the_sender_ends_neither_its_loop_nor_the_coordinator(
 
 
 def test_a_target_that_nobody_knows_is_a_dead_letter_at_once_that_says_what_to_do(
-    fleet: SendingCoordinators, ops: Receiver
+    fleet: Fleet, ops: Receiver
 ) -> None:
     sender = fleet.coordinator(ops=hook(ops))
     fleet.tell(notice(1, to=("opps",)), notice(2, to=("opps",)))
@@ -361,7 +361,7 @@ def test_a_target_that_nobody_knows_is_a_dead_letter_at_once_that_says_what_to_d
 
 
 def test_a_target_that_another_coordinator_knows_is_left_to_that_one(
-    fleet: SendingCoordinators, ops: Receiver
+    fleet: Fleet, ops: Receiver
 ) -> None:
     old, new = fleet.coordinator(lambda: {"ops"}), fleet.coordinator(ops=hook(ops))
     fleet.tell(notice(1))
@@ -371,7 +371,7 @@ def test_a_target_that_another_coordinator_knows_is_left_to_that_one(
 
 
 def test_a_notice_that_cannot_be_read_is_a_dead_letter_and_the_others_are_sent(
-    fleet: SendingCoordinators, ops: Receiver
+    fleet: Fleet, ops: Receiver
 ) -> None:
     fleet.client.xadd(KEYS.outbox, {"notice": "{"})
     fleet.client.xadd(KEYS.outbox, {"other": "x"})
@@ -389,7 +389,7 @@ def test_a_notice_that_cannot_be_read_is_a_dead_letter_and_the_others_are_sent(
 
 
 def test_half_of_a_surrogate_pair_in_an_error_keeps_no_notice_from_its_target(
-    fleet: SendingCoordinators, ops: Receiver
+    fleet: Fleet, ops: Receiver
 ) -> None:
     fleet.tell(
         replace(notice(1), first_error="bad \ud83d text, and good \U0001f600\0", text="\udfff")
@@ -401,7 +401,7 @@ def test_half_of_a_surrogate_pair_in_an_error_keeps_no_notice_from_its_target(
 
 
 def test_a_clock_that_is_set_back_by_a_day_keeps_no_notice_for_a_day(
-    fleet: SendingCoordinators, ops: Receiver
+    fleet: Fleet, ops: Receiver
 ) -> None:
     sender = fleet.coordinator(ops=hook(ops))
     ops.answer = status(503)
@@ -415,13 +415,13 @@ def test_a_clock_that_is_set_back_by_a_day_keeps_no_notice_for_a_day(
     assert set(ops.ids) == {"n1", "n2"}
 
 
-def test_a_duplicate_notice_is_queued_once(fleet: SendingCoordinators) -> None:
+def test_a_duplicate_notice_is_queued_once(fleet: Fleet) -> None:
     fleet.tell(notice(1, problem="p"), notice(1, problem="p"), notice(2, problem="p"))
     fleet.tell(notice(1, problem="p"))
     assert [one.notice.id for one in fleet.outbox.waiting()] == ["n1", "n2"]
 
 
-def test_what_is_noted_twice_since_the_reply_was_lost_counts_once(fleet: SendingCoordinators) -> None:
+def test_what_is_noted_twice_since_the_reply_was_lost_counts_once(fleet: Fleet) -> None:
     fleet.tell(notice(1, problem="p"), notice(2, problem="p"))
     taken = fleet.outbox.take("ops", "me", 10)
     assert taken == fleet.outbox.take("ops", "me", 10), "the reply to a take may be lost as well"
@@ -436,7 +436,7 @@ def test_what_is_noted_twice_since_the_reply_was_lost_counts_once(fleet: Sending
     "Each notice reaches each of its targets, in order, also if a receiver is unreachable."
 )
 def test_on_a_line_that_loses_replies_two_coordinators_send_each_notice_once_and_in_its_order(
-    fleet: SendingCoordinators, ops: Receiver, redis_server: RedisServer
+    fleet: Fleet, ops: Receiver, redis_server: RedisServer
 ) -> None:
     proxy = Proxy(redis_server.port)
     proxy.lose(0.1, silent=False)
@@ -466,7 +466,7 @@ def test_on_a_line_that_loses_replies_two_coordinators_send_each_notice_once_and
         assert numbers == sorted(numbers)
 
 
-def test_what_was_sent_is_kept_for_people_within_bounds(fleet: SendingCoordinators) -> None:
+def test_what_was_sent_is_kept_for_people_within_bounds(fleet: Fleet) -> None:
     for number in range(1150):
         fleet.tell(notice(number, problem="p"))
         taken = fleet.outbox.take("ops", "me", 10)
@@ -477,7 +477,7 @@ def test_what_was_sent_is_kept_for_people_within_bounds(fleet: SendingCoordinato
 
 
 def test_no_reason_log_or_list_holds_the_secret_of_a_target(
-    fleet: SendingCoordinators, ops: Receiver, caplog: pytest.LogCaptureFixture
+    fleet: Fleet, ops: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     def echoes(request: Any) -> None:
         status(500, f"bad {request.path} of {request.headers['X-Key']}")(request)
@@ -503,7 +503,7 @@ def test_no_reason_log_or_list_holds_the_secret_of_a_target(
 
 
 @pytest.mark.parametrize("targets", [50])
-def test_a_look_at_nothing_costs_one_script(fleet: SendingCoordinators, targets: int) -> None:
+def test_a_look_at_nothing_costs_one_script(fleet: Fleet, targets: int) -> None:
     sender = fleet.coordinator(**{f"t{n}": {"slack": "https://h/x"} for n in range(targets)})
     before = int(fleet.client.info("commandstats")["cmdstat_evalsha"]["calls"])
     sender.look()

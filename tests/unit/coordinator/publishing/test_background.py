@@ -15,7 +15,7 @@ from tests.support.servers import wait_until
 from unstuck.coordinator.publishing.background import Background, Work
 
 
-class HangingWork:
+class Place:
     """Works that hang until they are let go, and the order in which they began."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class HangingWork:
         return work
 
 
-class BackgroundClock:
+class Clock:
     now = 1000.0
 
     def __call__(self) -> float:
@@ -42,19 +42,19 @@ class BackgroundClock:
 
 
 @pytest.fixture
-def place() -> Iterator[HangingWork]:
-    made = HangingWork()
+def place() -> Iterator[Place]:
+    made = Place()
     yield made
     made.release.set()
 
 
 @pytest.fixture
-def clock() -> BackgroundClock:
-    return BackgroundClock()
+def clock() -> Clock:
+    return Clock()
 
 
 def test_no_more_than_the_room_of_a_place_and_the_rest_as_soon_as_one_ends(
-    place: HangingWork, clock: BackgroundClock
+    place: Place, clock: Clock
 ) -> None:
     background = Background(2, clock=clock)
     for name in "abc":
@@ -70,7 +70,7 @@ def test_no_more_than_the_room_of_a_place_and_the_rest_as_soon_as_one_ends(
     )
 
 
-def test_what_is_being_worked_on_or_waits_is_not_begun_twice(place: HangingWork, clock: BackgroundClock) -> None:
+def test_what_is_being_worked_on_or_waits_is_not_begun_twice(place: Place, clock: Clock) -> None:
     background = Background(1, clock=clock)
     for name in "abab":
         background(name, "here", place.hanging(name))
@@ -82,7 +82,7 @@ def test_what_is_being_worked_on_or_waits_is_not_begun_twice(place: HangingWork,
     )
 
 
-def test_what_hangs_leaves_its_room_to_others(place: HangingWork, clock: BackgroundClock) -> None:
+def test_what_hangs_leaves_its_room_to_others(place: Place, clock: Clock) -> None:
     background = Background(1, term=100.0, clock=clock)
     background("a", "here", place.hanging("a"))
     background("b", "here", place.hanging("b"))
@@ -98,7 +98,7 @@ def test_what_hangs_leaves_its_room_to_others(place: HangingWork, clock: Backgro
 
 
 def test_what_hangs_is_tried_again_beside_itself_when_it_is_asked_for_again(
-    place: HangingWork, clock: BackgroundClock
+    place: Place, clock: Clock
 ) -> None:
     background = Background(1, term=100.0, beside=9, clock=clock)
     for began in range(1, 6):
@@ -110,7 +110,7 @@ def test_what_hangs_is_tried_again_beside_itself_when_it_is_asked_for_again(
         clock.now += 1.0
 
 
-def test_what_comes_further_does_not_hang_and_keeps_its_room(place: HangingWork, clock: BackgroundClock) -> None:
+def test_what_comes_further_does_not_hang_and_keeps_its_room(place: Place, clock: Clock) -> None:
     background = Background(1, term=100.0, most=1, clock=clock)
     assert not background("a", "here", place.hanging("a"))
     wait_until(lambda: place.began == ["a"], 5, "it to begin")
@@ -126,7 +126,7 @@ def test_what_comes_further_does_not_hang_and_keeps_its_room(place: HangingWork,
 
 
 def test_no_more_than_so_many_tries_of_one_thing_hang_beside_each_other(
-    place: HangingWork, clock: BackgroundClock
+    place: Place, clock: Clock
 ) -> None:
     background = Background(1, term=100.0, beside=3, clock=clock)
     for _ in range(6):
@@ -143,7 +143,7 @@ def test_no_more_than_so_many_tries_of_one_thing_hang_beside_each_other(
 
 
 def test_a_new_try_is_begun_when_it_is_asked_for_and_not_before_whatever_hangs_here(
-    place: HangingWork, clock: BackgroundClock
+    place: Place, clock: Clock
 ) -> None:
     """Whoever asks for it knows better, and has told people when it is begun."""
     background = Background(2, term=100.0, clock=clock)
@@ -158,7 +158,7 @@ def test_a_new_try_is_begun_when_it_is_asked_for_and_not_before_whatever_hangs_h
 
 
 def test_what_gets_no_thread_waits_and_is_begun_when_it_is_asked_for_again(
-    place: HangingWork, clock: BackgroundClock, caplog: pytest.LogCaptureFixture
+    place: Place, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As under a limit of processes or memory."""
     background = Background(1, term=100.0, most=1, clock=clock)
@@ -172,7 +172,7 @@ def test_what_gets_no_thread_waits_and_is_begun_when_it_is_asked_for_again(
     wait_until(lambda: place.ended == ["a", "b"], 5, "what waited to be done, in its turn")
 
 
-def test_what_gets_no_thread_when_another_ends_waits_too(place: HangingWork, clock: BackgroundClock) -> None:
+def test_what_gets_no_thread_when_another_ends_waits_too(place: Place, clock: Clock) -> None:
     background = Background(1, clock=clock)
     background("a", "here", place.hanging("a"))
     background("b", "here", place.hanging("b"))
@@ -190,7 +190,7 @@ def test_what_gets_no_thread_when_another_ends_waits_too(place: HangingWork, clo
 
 
 def test_so_much_that_hangs_that_another_process_had_better_be_started(
-    place: HangingWork, clock: BackgroundClock
+    place: Place, clock: Clock
 ) -> None:
     background = Background(1, term=100.0, most=3, clock=clock)
     for name in "abc":

@@ -16,7 +16,7 @@ from unstuck.coordinator.publishing.breaker import MOST_HANGING, OPENS_AT, TRY_E
 ANSWERS = 60.0  # seconds, for a call that is to answer
 
 
-class HangingWarehouse:
+class Mount:
     """A warehouse that hangs until it may answer, and counts who asked."""
 
     def __init__(self) -> None:
@@ -49,15 +49,15 @@ class HangingWarehouse:
 
 
 @pytest.fixture
-def mount() -> Iterator[HangingWarehouse]:
-    made = HangingWarehouse()
+def mount() -> Iterator[Mount]:
+    made = Mount()
     yield made
     made.may_answer.set()
     for thread in made.threads:
         thread.join()
 
 
-def test_what_a_warehouse_answers_is_answered_be_it_an_error(mount: HangingWarehouse) -> None:
+def test_what_a_warehouse_answers_is_answered_be_it_an_error(mount: Mount) -> None:
     mount.may_answer.set()
     assert mount.ask(ANSWERS) == "id1"
 
@@ -69,7 +69,7 @@ def test_what_a_warehouse_answers_is_answered_be_it_an_error(mount: HangingWareh
 
 
 def test_a_warehouse_that_hangs_is_said_to_with_what_comes_of_it_and_what_to_do(
-    mount: HangingWarehouse,
+    mount: Mount,
 ) -> None:
     said = mount.hangs()
     assert said.startswith(
@@ -79,7 +79,7 @@ def test_a_warehouse_that_hangs_is_said_to_with_what_comes_of_it_and_what_to_do(
 
 
 def test_where_enough_hang_the_others_are_refused_at_once_and_one_a_minute_tries(
-    mount: HangingWarehouse,
+    mount: Mount,
 ) -> None:
     for _ in range(OPENS_AT + 1):  # the last is the first to try after that
         assert "has not answered" in mount.hangs()
@@ -94,7 +94,7 @@ def test_where_enough_hang_the_others_are_refused_at_once_and_one_a_minute_tries
     ), "it is another"
 
 
-def test_each_warehouse_that_hangs_is_tried_once_a_minute_whatever_others_do(mount: HangingWarehouse) -> None:
+def test_each_warehouse_that_hangs_is_tried_once_a_minute_whatever_others_do(mount: Mount) -> None:
     def tried(place: str) -> bool:
         return "has not answered" in mount.hangs(place)
 
@@ -106,7 +106,7 @@ def test_each_warehouse_that_hangs_is_tried_once_a_minute_whatever_others_do(mou
         assert [tried(place) for place in (*places, *places)] == [True, True, False, False]
 
 
-def test_a_warehouse_that_answers_again_is_asked_as_ever(mount: HangingWarehouse) -> None:
+def test_a_warehouse_that_answers_again_is_asked_as_ever(mount: Mount) -> None:
     for _ in range(OPENS_AT + 2):
         mount.hangs()
     mount.may_answer.set()
@@ -116,7 +116,7 @@ def test_a_warehouse_that_answers_again_is_asked_as_ever(mount: HangingWarehouse
     assert [mount.ask(ANSWERS) for _ in range(3)] == ["id1"] * 3
 
 
-def test_however_long_it_hangs_so_many_threads_are_left_behind_and_no_more(mount: HangingWarehouse) -> None:
+def test_however_long_it_hangs_so_many_threads_are_left_behind_and_no_more(mount: Mount) -> None:
     mount.breaker = CircuitBreaker(0.001, lambda: mount.now)
     for _ in range(MOST_HANGING + 10):
         mount.hangs()

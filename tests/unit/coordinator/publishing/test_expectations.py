@@ -24,7 +24,7 @@ NOW = 1_000_000.0
 
 
 @dataclass
-class PublishingJobs:
+class Loads:
     """Jobs that publish into one warehouse, one after the other."""
 
     root: str
@@ -76,8 +76,8 @@ class PublishingJobs:
 
 
 @pytest.fixture
-def loads(tmp_path: Path) -> PublishingJobs:
-    return PublishingJobs(str(tmp_path / "warehouse"))
+def loads(tmp_path: Path) -> Loads:
+    return Loads(str(tmp_path / "warehouse"))
 
 
 EVOLVE = {"mode": "append", "on_schema_change": "evolve"}
@@ -86,7 +86,7 @@ EVOLVE = {"mode": "append", "on_schema_change": "evolve"}
 # -- columns that change ---------------------------------------------------------------------------
 
 
-def test_evolve_takes_new_columns_and_keeps_those_that_are_missing(loads: PublishingJobs) -> None:
+def test_evolve_takes_new_columns_and_keeps_those_that_are_missing(loads: Loads) -> None:
     loads.publish(
         EVOLVE, {"flights": loads.part("flights", columns=schema("id:long", "old:string"))}
     )
@@ -109,7 +109,7 @@ def test_evolve_takes_new_columns_and_keeps_those_that_are_missing(loads: Publis
         ("ID:long", "id and ID are one name"),
     ],
 )
-def test_evolve_changes_no_column(loads: PublishingJobs, column: str, why: str) -> None:
+def test_evolve_changes_no_column(loads: Loads, column: str, why: str) -> None:
     loads.publish(EVOLVE, {"flights": loads.part("flights", columns=schema("id:long"))})
     failed = loads.publish(
         EVOLVE, {"flights": loads.part("flights", columns=schema(column))}
@@ -121,7 +121,7 @@ def test_evolve_changes_no_column(loads: PublishingJobs, column: str, why: str) 
     assert loads.columns() == {"id": "long"}
 
 
-def test_other_columns_are_reported_as_added_removed_and_changed(loads: PublishingJobs) -> None:
+def test_other_columns_are_reported_as_added_removed_and_changed(loads: Loads) -> None:
     columns = schema("id:long", "a:string", "b:date")
     loads.publish({"mode": "append"}, {"flights": loads.part("flights", columns=columns)})
     for said in ({}, {"on_schema_change": "fail"}):
@@ -133,7 +133,7 @@ def test_other_columns_are_reported_as_added_removed_and_changed(loads: Publishi
         assert "added c (double); removed a (string); changed id from bigint to int" in failed.text
 
 
-def test_a_replace_takes_any_columns_unless_it_says_fail(loads: PublishingJobs) -> None:
+def test_a_replace_takes_any_columns_unless_it_says_fail(loads: Loads) -> None:
     loads.publish({}, {"flights": loads.part("flights", columns=schema("id:long"))})
     failed = loads.publish(
         {"on_schema_change": "fail"},
@@ -170,7 +170,7 @@ def test_a_replace_takes_any_columns_unless_it_says_fail(loads: PublishingJobs) 
     ],
 )
 def test_all_members_of_a_fork_are_judged_together(
-    loads: PublishingJobs, expect: dict[str, Any], why: str
+    loads: Loads, expect: dict[str, Any], why: str
 ) -> None:
     members = [{"flights": loads.part("flights", newest=NOW - hours * 3600)} for hours in (50, 1)]
     members[0]["other"] = loads.part("other")
@@ -190,7 +190,7 @@ def test_all_members_of_a_fork_are_judged_together(
     [{"published_by": frozenset({"report"})}, {"requested": ()}, {"requested": ("other",)}],
 )
 def test_an_output_that_is_not_published_is_judged_too(
-    loads: PublishingJobs, request_: dict[str, Any]
+    loads: Loads, request_: dict[str, Any]
 ) -> None:
     for expect, well in (
         ({"rows": {"min": 6}, "fresh": {"column": "day", "within": "2h"}}, True),
@@ -207,7 +207,7 @@ def test_an_output_that_is_not_published_is_judged_too(
         )
 
 
-def test_an_output_without_a_date_is_not_fresh(loads: PublishingJobs) -> None:
+def test_an_output_without_a_date_is_not_fresh(loads: Loads) -> None:
     expect = {"fresh": {"column": "day", "within": "9d"}}
     failed = loads.publish({"expect": expect}, {"flights": loads.part("flights")}).failed
     assert failed is not None
@@ -218,7 +218,7 @@ def test_an_output_without_a_date_is_not_fresh(loads: PublishingJobs) -> None:
     ("judged_at", "is_fresh"), [(NOW - 40 * 3600, True), (NOW, False), (None, False)]
 )
 def test_the_run_of_an_old_tick_is_as_fresh_as_it_was_at_its_tick(
-    loads: PublishingJobs, judged_at: float | None, is_fresh: bool
+    loads: Loads, judged_at: float | None, is_fresh: bool
 ) -> None:
     spec = {"expect": {"fresh": {"column": "day", "within": "1h"}}}
     made = {"flights": loads.part("flights", newest=NOW - 40 * 3600 - 60)}
@@ -231,7 +231,7 @@ def test_the_run_of_an_old_tick_is_as_fresh_as_it_was_at_its_tick(
 RULES = {"quality": {"rules": {"ok": "true"}, "max_rejected_ratio": 1.0}}
 
 
-def test_rejected_rows_are_published_with_their_output_and_in_its_mode(loads: PublishingJobs) -> None:
+def test_rejected_rows_are_published_with_their_output_and_in_its_mode(loads: Loads) -> None:
     for _ in range(2):
         made = {
             "flights": loads.part("flights", rejected_by={"ok": 3}),
@@ -243,7 +243,7 @@ def test_rejected_rows_are_published_with_their_output_and_in_its_mode(loads: Pu
     assert loads.files("flights__rejected") == ["job-0", "job-1"]
 
 
-def test_rejected_rows_are_not_published_without_their_output(loads: PublishingJobs) -> None:
+def test_rejected_rows_are_not_published_without_their_output(loads: Loads) -> None:
     made = {
         "flights": loads.part("flights"),
         "flights__rejected": loads.part("flights__rejected", rejected_of="flights"),
@@ -252,7 +252,7 @@ def test_rejected_rows_are_not_published_without_their_output(loads: PublishingJ
     assert loads.publish(RULES, made, requested=("other",)).rows == {"other": 3}
 
 
-def test_a_partition_that_has_no_bad_rows_any_more_loses_those_of_before(loads: PublishingJobs) -> None:
+def test_a_partition_that_has_no_bad_rows_any_more_loses_those_of_before(loads: Loads) -> None:
     spec = {
         "mode": "partition_overwrite",
         "partition_by": ["day"],

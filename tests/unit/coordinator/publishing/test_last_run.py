@@ -18,7 +18,7 @@ TICK = 1_790_000_000.0
 SCHEMA = '{"type":"struct","fields":[]}'
 
 
-class PackageLog:
+class Log:
     """A warehouse log to which packages of jobs are added."""
 
     def __init__(self, root: str) -> None:
@@ -46,22 +46,22 @@ class PackageLog:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> PackageLog:
-    return PackageLog(str(tmp_path))
+def log(tmp_path: Path) -> Log:
+    return Log(str(tmp_path))
 
 
 @pytest.mark.parametrize(
     "run", [Run(TICK), Run(TICK, 2), Run(TICK, 200), Run(TICK, 2, redo="2026-01-01T00:00:00Z")]
 )
 def test_a_run_is_known_by_its_tick_whichever_of_its_tries_has_published(
-    log: PackageLog, run: Run
+    log: Log, run: Run
 ) -> None:
     n = log.add_run(run)
     job = run.job_id("nightly")
     assert last_run(log.warehouse, "nightly") == RunSuccess(job, TICK, 1e9 + n, n, {"rows": n})
 
 
-def test_the_newest_run_counts_and_what_is_no_run_of_the_schedule_does_not(log: PackageLog) -> None:
+def test_the_newest_run_counts_and_what_is_no_run_of_the_schedule_does_not(log: Log) -> None:
     log.add_run(Run(TICK, 1))
     newest = Run(TICK + 3600, 3)
     n = log.add_run(newest)

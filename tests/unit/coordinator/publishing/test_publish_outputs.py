@@ -58,7 +58,7 @@ FLIGHTS = schema("month:long", "flights:long")
 
 
 @dataclass
-class StagedJob:
+class Job:
     """A job whose groups have staged their outputs in the warehouse at ``root``."""
 
     root: str
@@ -122,8 +122,8 @@ def root(tmp_path: Path) -> str:
     return str(tmp_path / "warehouse")
 
 
-def two_outputs(root: str, job: str, name: str = "flights") -> StagedJob:
-    made = StagedJob(root, job, name=name)
+def two_outputs(root: str, job: str, name: str = "flights") -> Job:
+    made = Job(root, job, name=name)
     made.stage("by_carrier", rows=2, carriers=10)
     made.stage("by_month", rows=5, months=20)
     return made
@@ -136,7 +136,7 @@ def two_outputs(root: str, job: str, name: str = "flights") -> StagedJob:
 def test_a_requested_output_may_be_missing_only_if_its_group_was_skipped(
     root: str, skipped: set[str]
 ) -> None:
-    job = StagedJob(root)
+    job = Job(root)
     job.stage("by_carrier", rows=2, carriers=10)
     result = job.publish(("carriers", "months"), skipped=skipped)
     assert result.rows == ({"carriers": 2} if skipped else {})
@@ -163,7 +163,7 @@ def test_all_outputs_of_a_job_appear_in_one_entry(root: str) -> None:
 
 
 def test_an_entry_says_what_its_outputs_were_made_from_and_by(root: str) -> None:
-    job = StagedJob(root)
+    job = Job(root)
     job.stage("by_month", ordinal=0, reads={"flights": [3], "planes": [1]}, code="shop:1", months=1)
     job.stage("by_month", ordinal=1, reads={"flights": [2]}, code="shop:2", months=1)
     job.stage("hidden", reads={"secret": [9]}, code="other:1", hidden=1)
@@ -174,7 +174,7 @@ def test_an_entry_says_what_its_outputs_were_made_from_and_by(root: str) -> None
 
 
 def test_a_version_lists_only_what_led_to_its_own_dataset(root: str) -> None:
-    job = StagedJob(root)
+    job = Job(root)
     job.stage("clean", reads={"flights": [3], "absent": [0]}, code="shop:1", flights=10)
     job.stage("report", reads={"flights": [3], "prices": [2]}, code="shop:2", report=10)
     job.stage("fleet", reads={"planes": [1]}, code="other:1", planes=10)
@@ -190,7 +190,7 @@ def test_a_version_lists_only_what_led_to_its_own_dataset(root: str) -> None:
 
 def test_the_next_job_replaces_what_it_makes_and_leaves_the_rest(root: str) -> None:
     two_outputs(root, "job-1").publish()
-    second = StagedJob(root, "job-2")
+    second = Job(root, "job-2")
     second.stage("by_month", rows=9, months=20)
     second.publish(base=1)
 
@@ -202,7 +202,7 @@ def test_the_next_job_replaces_what_it_makes_and_leaves_the_rest(root: str) -> N
 
 
 def test_the_members_of_a_fork_make_one_dataset(root: str) -> None:
-    job = StagedJob(root)
+    job = Job(root)
     for month in (1, 2, 3):
         job.stage("by_month", rows=month, ordinal=month, months=10)
 
@@ -211,7 +211,7 @@ def test_the_members_of_a_fork_make_one_dataset(root: str) -> None:
 
 
 def test_members_that_differ_only_in_where_nulls_may_be_agree(root: str) -> None:
-    job = StagedJob(root)
+    job = Job(root)
     job.stage("by_month", ordinal=0, columns=schema("month:long", nullable=False), months=10)
     job.stage("by_month", ordinal=1, columns=schema("month:long"), months=10)
 
@@ -221,14 +221,14 @@ def test_members_that_differ_only_in_where_nulls_may_be_agree(root: str) -> None
 
 
 def test_by_default_only_the_groups_that_publish_are_published(root: str) -> None:
-    job = StagedJob(root)
+    job = Job(root)
     job.stage("clean", flights=10)
     job.stage("report", report=10)
     assert job.publish(by={"report"}) == PublishResult(version=1, rows={"report": 3})
 
 
 def test_a_wanted_output_is_published_from_whichever_group_made_it(root: str) -> None:
-    job = StagedJob(root)
+    job = Job(root)
     job.stage("clean", flights=10, rejected=10)
     job.stage("report", report=10)
     assert job.publish(wanted=("flights",), by={"report"}) == PublishResult(
@@ -243,7 +243,7 @@ def test_a_wanted_output_is_published_from_whichever_group_made_it(root: str) ->
 def test_a_job_with_nothing_to_publish_writes_no_entry(
     root: str, wanted: tuple[str, ...] | None
 ) -> None:
-    job = StagedJob(root)
+    job = Job(root)
     job.stage("check")
     assert job.publish(wanted=wanted) == PublishResult()
     assert Warehouse(root).head() == 0
@@ -252,36 +252,36 @@ def test_a_job_with_nothing_to_publish_writes_no_entry(
 # What cannot be published
 
 
-def missing(job: StagedJob) -> PublishResult:
+def missing(job: Job) -> PublishResult:
     job.stage("report", report=10)
     return job.publish(wanted=("report", "summary"))
 
 
-def doubled(job: StagedJob) -> PublishResult:
+def doubled(job: Job) -> PublishResult:
     job.stage("left", report=10)
     job.stage("right", report=10)
     return job.publish()
 
 
-def mixed(job: StagedJob) -> PublishResult:
+def mixed(job: Job) -> PublishResult:
     job.stage("by_month", ordinal=0, months=10)
     job.stage("by_month", ordinal=1, columns=schema("month:string", "flights:long"), months=10)
     return job.publish()
 
 
-def reordered(job: StagedJob) -> PublishResult:
+def reordered(job: Job) -> PublishResult:
     job.stage("by_month", ordinal=0, months=10)
     job.stage("by_month", ordinal=1, columns=schema("flights:long", "month:long"), months=10)
     return job.publish()
 
 
-def unmarked(job: StagedJob) -> PublishResult:
+def unmarked(job: Job) -> PublishResult:
     staging = job.stage("report", report=10)
     (Path(job.root) / staging / MARKER).unlink()
     return job.publish()
 
 
-def emptied(job: StagedJob) -> PublishResult:
+def emptied(job: Job) -> PublishResult:
     staging = job.stage("report", report=10)
     (Path(job.root) / staging / "report/part-0.parquet").write_bytes(b"cut")
     return job.publish()
@@ -307,9 +307,9 @@ def emptied(job: StagedJob) -> PublishResult:
     ],
 )
 def test_what_cannot_be_published_says_why_and_shows_readers_nothing(
-    root: str, case: Callable[[StagedJob], PublishResult], code: str, says: str
+    root: str, case: Callable[[Job], PublishResult], code: str, says: str
 ) -> None:
-    failed = case(StagedJob(root)).failed
+    failed = case(Job(root)).failed
     assert failed is not None
     assert failed.code == code
     assert re.search(says, failed.text)
@@ -317,7 +317,7 @@ def test_what_cannot_be_published_says_why_and_shows_readers_nothing(
 
 
 def test_a_failure_is_final_and_the_same_on_every_repeat(root: str) -> None:
-    job = StagedJob(root)
+    job = Job(root)
     first = unmarked(job)
     assert first.failed is not None
     job.stage(
@@ -341,7 +341,7 @@ def test_another_warehouse_in_its_place_is_refused(root: str, tmp_path: Path) ->
     assert not (tmp_path / "unshared").exists()
 
 
-class VanishingWarehouse:
+class Mount:
     """A warehouse that goes away and comes back."""
 
     def __init__(self, root: str) -> None:
@@ -359,15 +359,15 @@ class VanishingWarehouse:
 @pytest.mark.parametrize(
     ("act", "at"),
     [
-        (StagedJob.publish, Point.BEFORE_PACKAGE),
-        (StagedJob.publish, Point.BEFORE_ENTRY),
-        (StagedJob.abort, Point.BEFORE_ENTRY),
+        (Job.publish, Point.BEFORE_PACKAGE),
+        (Job.publish, Point.BEFORE_ENTRY),
+        (Job.abort, Point.BEFORE_ENTRY),
     ],
 )
 def test_a_warehouse_that_goes_away_while_it_is_published_to_is_no_failure_and_nothing_is_made_there(
-    root: str, act: Callable[[StagedJob], PublishResult], at: Point
+    root: str, act: Callable[[Job], PublishResult], at: Point
 ) -> None:
-    job, warehouse = two_outputs(root, "job-1"), VanishingWarehouse(root)
+    job, warehouse = two_outputs(root, "job-1"), Mount(root)
     job.known = Warehouse(root).ensure_id()
     before = arm(lambda point, _: warehouse.away() if point is at else None)
     try:
@@ -385,7 +385,7 @@ def test_a_warehouse_that_goes_away_while_it_is_published_to_is_no_failure_and_n
 def test_a_warehouse_that_was_away_for_one_look_fails_nothing(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, warehouse, looks = two_outputs(root, "job-1"), VanishingWarehouse(root), []
+    job, warehouse, looks = two_outputs(root, "job-1"), Mount(root), []
 
     def look(files: Files, staging: str) -> Marker | None:
         looks.append(staging)
@@ -601,7 +601,7 @@ def test_abort_and_publish_in_a_race_leave_exactly_one(root: str) -> None:
 # Death
 
 
-class KilledAtCall(BaseException):
+class Killed(BaseException):
     """The process is gone at this call: nothing of ours runs after it, no cleanup either."""
 
 
@@ -618,16 +618,16 @@ class Reaper:
     def wrap(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if self.dead:
-                raise KilledAtCall
+                raise Killed
             self.left -= 1
             self.dead = self.left < 0
             if self.dead and not self.after:
-                raise KilledAtCall
+                raise Killed
             result = real(*args, **kwargs)
             if self.dead:
                 if real is REAL_OPEN:
                     os.close(result)
-                raise KilledAtCall
+                raise Killed
             return result
 
         return call
@@ -652,7 +652,7 @@ def test_killed_at_every_point_of_publishing_readers_see_all_of_the_old_or_all_o
         head = Warehouse(root).head()
         with monkeypatch.context() as patch:
             reaper = Reaper(patch, deaths, after)
-            with contextlib.suppress(KilledAtCall):
+            with contextlib.suppress(Killed):
                 job.publish()
         if not reaper.dead:
             break

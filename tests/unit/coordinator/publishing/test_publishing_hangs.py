@@ -20,7 +20,7 @@ from unstuck.coordinator.publishing.background import Background
 HOUR = 3600.0
 
 
-class HangingPublisher:
+class Office:
     """A coordinator that publishes a job into a warehouse that never answers; its clock is the
     job's.
     """
@@ -61,7 +61,7 @@ def test_every_try_that_is_promised_is_begun_when_it_was_said_and_no_other_hangs
     offices: int,
 ) -> None:
     job, decision = publishing()
-    all_of_them = [HangingPublisher(job) for _ in range(offices)]
+    all_of_them = [Office(job) for _ in range(offices)]
     tries, promised, looks = [], job.now, 0
     try:
         while job.now < 1000.0 + HOUR:

@@ -17,7 +17,7 @@ from unstuck.coordinator.reconcile.consumer import LINGER, WAIT, Consumer
 from unstuck.coordinator.store.reports import StreamEntry
 
 
-class _GivenBatches:
+class _Stream:
     """A report stream whose batches are given."""
 
     def __init__(self, *batches: Sequence[StreamEntry]) -> None:
@@ -56,7 +56,7 @@ def test_after_a_batch_of_several_outcomes_the_consumer_waits_for_more(
     def apply(entries: Iterable[StreamEntry]) -> None:
         read.append(list(entries))
 
-    stream: Any = _GivenBatches(batch, [])
+    stream: Any = _Stream(batch, [])
     consumer = Consumer(
         stream,
         coordinator.reconciler,

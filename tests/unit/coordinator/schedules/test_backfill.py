@@ -44,7 +44,7 @@ def key(hours: float, number: int = 1) -> str:
     return f"s@{tick_text(T0 + hours * HOUR)}" + (f"/{number}" if number > 1 else "")
 
 
-class BackfillPlay:
+class Play:
     """A schedule of every hour, whose ticks before T0 are backfilled; the clock stands at T0 plus
     ``seconds``.
     """
@@ -131,7 +131,7 @@ class BackfillPlay:
 def test_its_ticks_are_run_one_after_the_other_under_their_keys(
     backwards: bool, order: list[int]
 ) -> None:
-    play = BackfillPlay()
+    play = Play()
     assert play.give(-3, -1, backwards=backwards).startswith(
         "DONE: the backfill of schedule s is on record: 0 of 3 ticks are done"
     )
@@ -147,7 +147,7 @@ def test_its_ticks_are_run_one_after_the_other_under_their_keys(
 
 
 def test_at_most_so_many_runs_go_on_as_were_asked_for_and_more_can_be_asked_for_later() -> None:
-    play = BackfillPlay()
+    play = Play()
     play.give(parallel=2)
     assert play.decide() == [key(-5), key(-4)]
     assert play.give(parallel=2).startswith("ALREADY: ")
@@ -156,7 +156,7 @@ def test_at_most_so_many_runs_go_on_as_were_asked_for_and_more_can_be_asked_for_
 
 
 def test_the_runs_of_the_clock_go_on_beside_it_and_only_ticks_that_have_come_are_run() -> None:
-    play = BackfillPlay()
+    play = Play()
     play.give(-2, 10, parallel=2)
     assert play.backfill.total == 3  # the tick of T0 among them
     play.decide(2 * HOUR)
@@ -174,7 +174,7 @@ def test_the_runs_of_the_clock_go_on_beside_it_and_only_ticks_that_have_come_are
 def test_every_tick_is_run_again_in_the_given_order_however_many_go_on_at_once(
     backwards: bool, parallel: int, policy: dict[str, Any]
 ) -> None:
-    play = BackfillPlay(made(**policy))
+    play = Play(made(**policy))
     hours = [-4, -3, -2, -1]
     for hour in hours:
         play.had(hour, Status.FINISHED)
@@ -198,7 +198,7 @@ def test_every_tick_is_run_again_in_the_given_order_however_many_go_on_at_once(
 def test_the_outcome_of_the_current_run_says_whether_a_tick_is_run_again(
     redo: Redo, begun: list[str], progress: str
 ) -> None:
-    play = BackfillPlay()
+    play = Play()
     play.had(-3, Status.FINISHED, number=2)
     play.had(-2, Status.FINISHED)
     play.had(-2, Status.FAILED, number=3)
@@ -212,14 +212,14 @@ def test_the_outcome_of_the_current_run_says_whether_a_tick_is_run_again(
 
 
 def test_a_tick_that_the_clock_runs_is_left_to_the_clock() -> None:
-    play = BackfillPlay(replace(made(), runs=(Run(T0),)))
+    play = Play(replace(made(), runs=(Run(T0),)))
     play.give(-1, 0, backwards=True)
     assert play.decide() == [key(-1)]
     assert [run.job for run in play.record.runs] == [key(0)]
 
 
 def test_a_backfill_is_failed_once_however_many_of_its_runs_fail() -> None:
-    play = BackfillPlay(made(every="1h", retry={"max": 0}))
+    play = Play(made(every="1h", retry={"max": 0}))
     play.give(-3, -1, parallel=3)
     play.decide()
     first, second, third = [run.job for run in play.backfill.active]
@@ -231,7 +231,7 @@ def test_a_backfill_is_failed_once_however_many_of_its_runs_fail() -> None:
 
 
 def test_a_stop_after_its_last_run_has_ended_does_not_cancel_it() -> None:
-    play = BackfillPlay()
+    play = Play()
     play.give(-1, -1)
     (run,) = play.decide()
     play.jobs[run] = replace(play.jobs[run], status=Status.FINISHED, ended_at=T0)
@@ -241,7 +241,7 @@ def test_a_stop_after_its_last_run_has_ended_does_not_cancel_it() -> None:
 
 
 def test_a_failed_run_is_made_again_from_its_finished_work_and_a_good_one_from_the_start() -> None:
-    play = BackfillPlay()
+    play = Play()
     play.had(-2, Status.FAILED)
     play.had(-1, Status.FINISHED)
     play.give(-2, -1, redo="all", parallel=2)
@@ -253,7 +253,7 @@ def test_a_failed_run_is_made_again_from_its_finished_work_and_a_good_one_from_t
 
 
 def test_given_again_after_its_end_it_runs_only_what_is_missing() -> None:
-    play = BackfillPlay()
+    play = Play()
     play.give(-2, -1)
     play.decide()
     play.ends()
@@ -267,7 +267,7 @@ def test_given_again_after_its_end_it_runs_only_what_is_missing() -> None:
 
 
 def test_a_pause_holds_until_a_person_resumes_and_what_goes_on_may_end() -> None:
-    play = BackfillPlay()
+    play = Play()
     play.give()
     play.decide()
     assert play.command("pause") == "DONE"
@@ -281,7 +281,7 @@ def test_a_pause_holds_until_a_person_resumes_and_what_goes_on_may_end() -> None
 
 
 def test_it_waits_while_its_schedule_is_paused() -> None:
-    play = BackfillPlay()
+    play = Play()
     play.record = settled(command(play.record, "pause", T0 + 1, "ann").record, T0 + 1)
     assert "it waits until the schedule is resumed" in play.give()
     assert play.decide() == []
@@ -290,7 +290,7 @@ def test_it_waits_while_its_schedule_is_paused() -> None:
 
 
 def test_a_cancel_ends_it_for_good_when_its_runs_have_ended_and_another_may_be_given() -> None:
-    play = BackfillPlay()
+    play = Play()
     play.give()
     play.decide()
     assert play.give(-9, -1).startswith("REFUSED: ")
@@ -313,7 +313,7 @@ RETRYING = {"every": "1h", "retry": {"max": 1, "backoff": "10s"}}
 def test_a_failed_tick_is_tried_again_by_the_policy_before_the_next_one_and_then_the_backfill_is_failed() -> (
     None
 ):
-    play = BackfillPlay(made(**RETRYING))
+    play = Play(made(**RETRYING))
     play.give()
     play.decide()
     assert play.ends(Status.FAILED, reason=FAILED) == play.decide(8) == [""]
@@ -332,7 +332,7 @@ def test_a_failed_tick_is_tried_again_by_the_policy_before_the_next_one_and_then
 
 
 def test_a_failed_tick_that_is_skipped_holds_nothing_any_more() -> None:
-    play = BackfillPlay(made(every="1h", retry={"max": 0}))
+    play = Play(made(every="1h", retry={"max": 0}))
     play.give(-3, -1)
     play.decide()
     play.ends(Status.FAILED, reason=FAILED)
@@ -352,7 +352,7 @@ def test_a_failed_tick_that_is_skipped_holds_nothing_any_more() -> None:
 def test_where_failures_do_not_stop_it_the_other_ticks_run_and_it_stays_failed_until_a_person_acknowledges() -> (
     None
 ):
-    play = BackfillPlay(made(every="1h", retry={"max": 0}, on_failure="continue"))
+    play = Play(made(every="1h", retry={"max": 0}, on_failure="continue"))
     play.give(-3, -1)
     play.decide()
     assert play.ends(Status.FAILED, reason=FAILED) == [key(-2)]
@@ -369,8 +369,8 @@ def test_where_failures_do_not_stop_it_the_other_ticks_run_and_it_stays_failed_u
     assert (play.backfill.status, list(play.record.problems)) == ("CANCELED", [])
 
 
-def cumulative() -> BackfillPlay:
-    return BackfillPlay(replace(made(**RETRYING), builds_on="balance"))
+def cumulative() -> Play:
+    return Play(replace(made(**RETRYING), builds_on="balance"))
 
 
 def test_ticks_that_build_on_each_other_run_in_order_and_none_is_passed_over() -> None:
@@ -442,7 +442,7 @@ def test_runs_from_here_on_are_made_again_from_the_version_that_the_tick_before_
 
 
 def test_a_run_that_can_never_be_submitted_halts_it_and_a_resume_tries_again() -> None:
-    play = BackfillPlay()
+    play = Play()
     play.give()
     now = T0 + 2
     play.record = decide(play.record, {}, now).record
@@ -457,7 +457,7 @@ def test_a_run_that_can_never_be_submitted_halts_it_and_a_resume_tries_again() -
 
 
 def test_a_store_that_was_rolled_back_submits_the_same_run_again() -> None:
-    play = BackfillPlay()
+    play = Play()
     play.give()
     play.decide()
     play.jobs.clear()
@@ -481,7 +481,7 @@ def test_what_cannot_be_backfilled_is_refused(
     policy: dict[str, Any], first: float, last: float, more: dict[str, Any], words: str
 ) -> None:
     record = replace(made(), policy=json.dumps(policy))
-    assert words in BackfillPlay(record).give(first, last, **more)
+    assert words in Play(record).give(first, last, **more)
 
 
 def test_a_date_is_a_whole_day_in_the_zone_of_the_schedule() -> None:
@@ -517,7 +517,7 @@ def test_the_day_of_a_clock_change_has_all_of_its_hours(
 
 
 def test_its_ticks_stay_those_of_the_trigger_that_the_schedule_had_when_it_was_given() -> None:
-    play = BackfillPlay()
+    play = Play()
     play.give(-3, -1)
     play.decide()
     play.record = replace(play.record, policy=json.dumps({"every": "10m"}))

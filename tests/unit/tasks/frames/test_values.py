@@ -54,7 +54,7 @@ def ctx(work: Work, shown: Shown, tmp_path: Path) -> StepContext:
     )
 
 
-class ValueWithoutText:
+class Rude:
     """Of a class of the step's own: it has neither a number nor a text."""
 
     def __float__(self) -> float:
@@ -107,7 +107,7 @@ def test_any_number_is_progress_and_a_missing_total_is_unknown(
         ((10**400, 5), [], "done=(int)"),
         ((Decimal("sNaN"), 5), [], "done=(Decimal)"),
         ((np.array([1, 2]), 5), [], "done=(ndarray)"),
-        ((ValueWithoutText(), ValueWithoutText()), [], "done=(Rude), total=(Rude)"),
+        ((Rude(), Rude()), [], "done=(Rude), total=(Rude)"),
         ((3, "10"), [(3, None)], "total='10'"),
         ((3, float("nan")), [(3, None)], "total=nan"),
     ],
@@ -164,7 +164,7 @@ def nested(levels: int) -> list[Any]:
         (np.array([1, 2]), "it holds a ndarray"),
         ({("a", 1): 2}, "keys must be str"),
         (10**5000, "digits"),
-        (ValueWithoutText(), "it holds a Rude"),
+        (Rude(), "it holds a Rude"),
         ("half a character: \ud800", "surrogates not allowed"),
         (nested(MAX_DEPTH + 1), "more than 100 lists and mappings in one another"),
     ],
@@ -209,18 +209,18 @@ def test_an_output_wants_a_name_that_is_text(ctx: StepContext) -> None:
 # -- errors and lines of the log -------------------------------------------------------------------
 
 
-class ErrorWithoutText(Exception):
+class Unspeakable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
 def test_an_error_without_a_text_is_reported_as_such() -> None:
     assert (
-        failure_of(ErrorWithoutText()).text
+        failure_of(Unspeakable()).text
         == "Unspeakable: (it has no text: asking for it raised RuntimeError)"
     )
     assert (
-        "(it has no text: asking for it raised RuntimeError)" in failure_of(SystemExit(ValueWithoutText())).text
+        "(it has no text: asking for it raised RuntimeError)" in failure_of(SystemExit(Rude())).text
     )
 
 
@@ -240,8 +240,8 @@ def test_a_line_that_cannot_be_put_together_is_in_the_log_with_its_place_and_fai
     log = AttemptLog(Files(str(tmp_path)), "_staging/j/job.logs/g.1-n-c.log")
     with log.open():
         log.logger.info("%d rows", "many")
-        log.logger.info("%s", ValueWithoutText())
-        log.logger.info(ValueWithoutText())
+        log.logger.info("%s", Rude())
+        log.logger.info(Rude())
     assert log.path is not None
     first, second, third = log.path.read_text().splitlines()
     assert f"%d rows (this line cannot be put together, see {Path(__file__).name}:" in first

@@ -55,7 +55,7 @@ def test_the_answer_or_the_error_of_a_call_is_in_its_future() -> None:
 
 
 @dataclass
-class PipedLog:
+class Log:
     """A log that is written into a pipe."""
 
     log: logging.Logger
@@ -68,12 +68,12 @@ class PipedLog:
 
 
 @pytest.fixture
-def piped() -> Iterator[PipedLog]:
+def piped() -> Iterator[Log]:
     reading, writing = os.pipe()
     handler = NonBlockingHandler(writing)
     log = logging.Logger("piped")
     log.addHandler(handler)
-    yield PipedLog(log, handler, reading)
+    yield Log(log, handler, reading)
     os.close(reading)  # whoever is still writing is told so
     # Its number may be given to another file as soon as it is closed, and must not be written to
     # then.
@@ -81,13 +81,13 @@ def piped() -> Iterator[PipedLog]:
     os.close(writing)
 
 
-def test_lines_are_written_in_order_and_waited_for(piped: PipedLog) -> None:
+def test_lines_are_written_in_order_and_waited_for(piped: Log) -> None:
     for n in range(100):
         piped.log.warning("line %d", n)
     assert piped.lines() == [f"line {n}" for n in range(100)]
 
 
-def test_a_line_that_cannot_be_made_is_said_to_be_one_and_the_next_is_written(piped: PipedLog) -> None:
+def test_a_line_that_cannot_be_made_is_said_to_be_one_and_the_next_is_written(piped: Log) -> None:
     piped.log.warning("too %s %s", "few")
     piped.log.warning("next")
     bad, following = piped.lines()
@@ -95,7 +95,7 @@ def test_a_line_that_cannot_be_made_is_said_to_be_one_and_the_next_is_written(pi
     assert following == "next"
 
 
-def test_a_blocked_log_delays_no_process(piped: PipedLog) -> None:
+def test_a_blocked_log_delays_no_process(piped: Log) -> None:
     limit = Limit(LOG_TIMEOUT + 5.0)
     for _ in range(2 * MAX_WAITING):
         piped.log.warning("x" * 1000)

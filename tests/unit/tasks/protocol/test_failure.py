@@ -151,7 +151,7 @@ def test_an_error_that_repeats_its_cause_is_in_the_log_once(said: str) -> None:
     assert describe_in_time(ours).whole.count(said) == 1, "what the cause alone says is not lost"
 
 
-class FlakyConnection(ConnectionError):
+class Flaky(ConnectionError):
     pass
 
 
@@ -179,7 +179,7 @@ def about_sql() -> SqlInvalid:
     ("error", "recoverable", "names"),
     [
         (
-            FlakyConnection(),
+            Flaky(),
             True,
             (f"{__name__}.Flaky", "ConnectionError", "OSError", "Exception", "BaseException"),
         ),

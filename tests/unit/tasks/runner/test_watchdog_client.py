@@ -61,7 +61,7 @@ for line in sys.stdin:
 """
 
 
-class ClientProcess:
+class Runner:
     """The process with the client."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -110,7 +110,7 @@ class ClientProcess:
 
 
 @pytest.fixture
-def runner(redis_server: RedisServer) -> Iterator[ClientProcess]:
+def runner(redis_server: RedisServer) -> Iterator[Runner]:
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(
         [sys.executable, "-c", _RUNNER],
@@ -125,13 +125,13 @@ def runner(redis_server: RedisServer) -> Iterator[ClientProcess]:
     )
     try:
         with process:
-            yield ClientProcess(process)
+            yield Runner(process)
             process.kill()
     finally:
         process.kill()
 
 
-Does = Callable[[ClientProcess], object]
+Does = Callable[[Runner], object]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ Does = Callable[[ClientProcess], object]
     ids=["no descriptor is left", "every descriptor was closed"],
 )
 def test_a_runner_that_can_have_no_watchdog_ends_with_all_that_it_started_and_says_why(
-    runner: ClientProcess, step: str, then: str, says: str
+    runner: Runner, step: str, then: str, says: str
 ) -> None:
     """It would go on taking offers, and every one of them would be lost in it."""
     child = runner.do("print(subprocess.Popen(['sleep', '600'], process_group=0).pid)")
@@ -174,7 +174,7 @@ HANG_THE_LOG = "logging.getLogger().addHandler(Hung())"
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_watchdog_is_replaced_although_the_log_hangs(
-    runner: ClientProcess, number: signal.Signals
+    runner: Runner, number: signal.Signals
 ) -> None:
     runner.do(HANG_THE_LOG)
     runner.watchdog.send_signal(number)
@@ -183,7 +183,7 @@ def test_a_watchdog_is_replaced_although_the_log_hangs(
 
 
 def test_a_runner_that_speaks_to_a_dead_watchdog_while_the_log_hangs_has_another_one_all_the_same(
-    runner: ClientProcess,
+    runner: Runner,
 ) -> None:
     runner.do(HANG_THE_LOG)
     # Until then nobody else can have noticed: the thread that would is not let go on.
@@ -194,7 +194,7 @@ def test_a_runner_that_speaks_to_a_dead_watchdog_while_the_log_hangs_has_another
     runner.another_watchdog()
 
 
-def test_a_runner_that_can_have_no_watchdog_ends_although_the_log_hangs(runner: ClientProcess) -> None:
+def test_a_runner_that_can_have_no_watchdog_ends_although_the_log_hangs(runner: Runner) -> None:
     child = runner.do("print(subprocess.Popen(['sleep', '600'], process_group=0).pid)")
     runner.do(HANG_THE_LOG)
     runner.do("hoarded = hoard(64)")
@@ -203,7 +203,7 @@ def test_a_runner_that_can_have_no_watchdog_ends_although_the_log_hangs(runner: 
     wait_until(lambda: fleet.gone(int(child)), 5, "what the step had started to be gone")
 
 
-def test_a_watchdog_is_heard_also_through_a_pipe_with_a_number_beyond_1023(runner: ClientProcess) -> None:
+def test_a_watchdog_is_heard_also_through_a_pipe_with_a_number_beyond_1023(runner: Runner) -> None:
     """As that of a new one may have, when the step has a thousand files open.
 
     select() refuses it.
@@ -227,7 +227,7 @@ def test_a_watchdog_is_heard_also_through_a_pipe_with_a_number_beyond_1023(runne
     ids=["no descriptor is left", "a builtin is replaced"],
 )
 def test_a_frozen_watchdog_is_replaced_although_it_could_not_be_looked_at_for_a_while(
-    runner: ClientProcess, step: str, undone: str
+    runner: Runner, step: str, undone: str
 ) -> None:
     runner.do(step)
     for _ in range(4):
@@ -238,7 +238,7 @@ def test_a_frozen_watchdog_is_replaced_although_it_could_not_be_looked_at_for_a_
     assert fleet.gone(runner.watchdog.pid)
 
 
-def test_a_child_of_a_step_that_has_closed_all_it_had_ends_no_runner(runner: ClientProcess) -> None:
+def test_a_child_of_a_step_that_has_closed_all_it_had_ends_no_runner(runner: Runner) -> None:
     runner.do("in_a_child(lambda: (os.closerange(3, 64), client.taken()))")
     assert runner.do("client.taken(); print('taken')") == "taken"
     assert runner.watchdog.is_running()

@@ -49,7 +49,7 @@ for line in sys.stdin:
 """
 
 
-class StarterProcess:
+class Runner:
     """The process that starts watchdogs."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -71,7 +71,7 @@ class StarterProcess:
 
 
 @contextmanager
-def started(redis_url: str) -> Iterator[StarterProcess]:
+def started(redis_url: str) -> Iterator[Runner]:
     with subprocess.Popen(
         [sys.executable, "-c", _RUNNER],
         env={**os.environ, "UNSTUCK_REDIS_URL": redis_url, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -82,13 +82,13 @@ def started(redis_url: str) -> Iterator[StarterProcess]:
         stderr=subprocess.PIPE,
     ) as process:
         try:
-            yield StarterProcess(process)
+            yield Runner(process)
         finally:
             process.kill()
 
 
 @pytest.fixture
-def runner(redis_server: RedisServer) -> Iterator[StarterProcess]:
+def runner(redis_server: RedisServer) -> Iterator[Runner]:
     with started(redis_server.url) as runner:
         yield runner
 
@@ -101,7 +101,7 @@ def watches(watchdog: psutil.Process) -> bool:
 
 
 def test_a_process_with_one_thread_forks_its_watchdog_and_with_two_it_starts_a_python(
-    runner: StarterProcess,
+    runner: Runner,
 ) -> None:
     assert runner.kind == "ForkedWatchdog"
     runner.do("threading.Thread(target=time.sleep, args=(1000,), daemon=True).start(); start()")
@@ -114,7 +114,7 @@ def test_a_process_with_one_thread_forks_its_watchdog_and_with_two_it_starts_a_p
 
 
 def test_a_forked_watchdog_has_left_the_process_group_of_its_runner_once_it_is_started(
-    runner: StarterProcess,
+    runner: Runner,
 ) -> None:
     """The runner may kill its group at once. On a busy host, the watchdog is slow to leave it."""
     runner.do("setsid = os.setsid; os.setsid = lambda: (time.sleep(0.3), setsid())")
@@ -124,7 +124,7 @@ def test_a_forked_watchdog_has_left_the_process_group_of_its_runner_once_it_is_s
     assert runner.said() == str(watchdog.pid)
 
 
-def test_a_forked_watchdog_is_found_and_shown_as_a_watchdog(runner: StarterProcess) -> None:
+def test_a_forked_watchdog_is_found_and_shown_as_a_watchdog(runner: Runner) -> None:
     wait_until(lambda: watches(runner.watchdog), 10, "it to watch")
     assert runner.watchdog.cmdline()[0] == "unstuck.tasks.watchdog"
     assert os.getsid(runner.watchdog.pid) == runner.watchdog.pid, (
@@ -132,7 +132,7 @@ def test_a_forked_watchdog_is_found_and_shown_as_a_watchdog(runner: StarterProce
     )
 
 
-def test_a_forked_watchdog_keeps_no_descriptor_of_its_runner(runner: StarterProcess) -> None:
+def test_a_forked_watchdog_keeps_no_descriptor_of_its_runner(runner: Runner) -> None:
     """billiard knows the death of a child by the end of a pipe, which the child's own children must
     not hold open.
     """
@@ -149,7 +149,7 @@ def test_a_forked_watchdog_keeps_no_descriptor_of_its_runner(runner: StarterProc
 
 
 def test_a_forked_watchdog_has_no_signal_handler_of_its_runner_and_its_end_is_told(
-    runner: StarterProcess,
+    runner: Runner,
 ) -> None:
     wait_until(lambda: watches(runner.watchdog), 10, "it to watch")
     runner.watchdog.send_signal(signal.SIGUSR1)

@@ -147,7 +147,7 @@ def test_an_output_for_which_nothing_arrived_is_left_out_where_its_dataset_stand
     )
 
 
-class StreamLoads:
+class Loads:
     """A warehouse into which jobs load a stream, without Spark."""
 
     def __init__(self, root: str) -> None:
@@ -212,12 +212,12 @@ class StreamLoads:
 
 
 @pytest.fixture
-def loads(tmp_path: Path) -> StreamLoads:
-    return StreamLoads(str(tmp_path / "warehouse"))
+def loads(tmp_path: Path) -> Loads:
+    return Loads(str(tmp_path / "warehouse"))
 
 
 def test_the_second_of_two_jobs_that_read_the_same_files_is_aborted_and_nothing_is_doubled(
-    loads: StreamLoads,
+    loads: Loads,
 ) -> None:
     assert loads.publish("one", "", loads.bytes).version == 1
     assert loads.publish("two", "one", loads.bytes).version == 2
@@ -230,7 +230,7 @@ def test_the_second_of_two_jobs_that_read_the_same_files_is_aborted_and_nothing_
     assert loads.publish("late", "one", loads.bytes) == refused, "and so on every repeat"
 
 
-def test_a_job_for_which_nothing_has_arrived_makes_no_version(loads: StreamLoads) -> None:
+def test_a_job_for_which_nothing_has_arrived_makes_no_version(loads: Loads) -> None:
     loads.publish("one", "", loads.bytes)
     assert loads.publish_nothing_new("idle") == PublishResult(
         nothing_new="nothing new, looked at 2 files in /in"
@@ -241,7 +241,7 @@ def test_a_job_for_which_nothing_has_arrived_makes_no_version(loads: StreamLoads
 
 
 def test_a_job_without_a_stream_and_a_compaction_leave_the_checkpoint_where_it_is(
-    loads: StreamLoads,
+    loads: Loads,
 ) -> None:
     loads.publish("one", "", loads.rows)
     loads.publish("other", None, loads.rows)
@@ -254,7 +254,7 @@ def test_a_job_without_a_stream_and_a_compaction_leave_the_checkpoint_where_it_i
     assert loads.publish("two", "one", loads.rows).version == 4
 
 
-def test_snapshots_contain_the_checkpoint(loads: StreamLoads) -> None:
+def test_snapshots_contain_the_checkpoint(loads: Loads) -> None:
     loads.publish("zero", None, loads.bytes)
     for n in range(SNAPSHOT_EVERY):
         loads.publish(f"job{n}", f"job{n - 1}" if n else "", loads.bytes)
@@ -264,7 +264,7 @@ def test_snapshots_contain_the_checkpoint(loads: StreamLoads) -> None:
 
 
 def test_a_vacuum_takes_the_checkpoints_of_old_versions_and_leaves_those_of_kept_ones(
-    loads: StreamLoads,
+    loads: Loads,
 ) -> None:
     for job, after in (("one", ""), ("two", "one"), ("three", "two")):
         loads.publish(job, after, loads.bytes)
@@ -282,7 +282,7 @@ def test_a_vacuum_takes_the_checkpoints_of_old_versions_and_leaves_those_of_kept
 
 
 def test_the_staging_collector_leaves_the_folder_of_a_checkpoint_that_an_entry_names(
-    loads: StreamLoads,
+    loads: Loads,
 ) -> None:
     loads.publish("one", "", loads.bytes)
     assert "_staging/one/load/1-n-c" in named_by(loads.warehouse.existing_entry(1))
@@ -290,7 +290,7 @@ def test_the_staging_collector_leaves_the_folder_of_a_checkpoint_that_an_entry_n
 
 @pytest.mark.parametrize("gone", [path_of, state_of])
 def test_a_marker_whose_checkpoint_is_gone_vouches_for_nothing(
-    loads: StreamLoads, gone: Callable[[str], str]
+    loads: Loads, gone: Callable[[str], str]
 ) -> None:
     loads.publish("one", "", loads.bytes)
     assert find_done_marker(loads.files, "_staging/one/load", lambda marker: True) is not None
@@ -298,10 +298,10 @@ def test_a_marker_whose_checkpoint_is_gone_vouches_for_nothing(
     assert find_done_marker(loads.files, "_staging/one/load", lambda marker: True) is None
 
 
-class LandingFolder:
+class Landing:
     """A folder from which jobs load a dataset, as a list of files."""
 
-    def __init__(self, loads: StreamLoads, folder: Path) -> None:
+    def __init__(self, loads: Loads, folder: Path) -> None:
         self.loads, self.folder = loads, folder
         folder.mkdir()
 
@@ -339,12 +339,12 @@ class LandingFolder:
 
 
 @pytest.fixture
-def landing(loads: StreamLoads, tmp_path: Path) -> LandingFolder:
-    return LandingFolder(loads, tmp_path / "in")
+def landing(loads: Loads, tmp_path: Path) -> Landing:
+    return Landing(loads, tmp_path / "in")
 
 
 def test_the_backlog_of_a_job_is_what_arrived_for_its_stream_since_its_dataset_was_published(
-    landing: LandingFolder,
+    landing: Landing,
 ) -> None:
     (landing.folder / "a.json").write_text("{}")
     events = {"stream": f"{landing.folder}/", "format": "json", "schema": "id BIGINT"}
@@ -361,7 +361,7 @@ def test_the_backlog_of_a_job_is_what_arrived_for_its_stream_since_its_dataset_w
 
 
 def test_a_version_names_the_files_from_which_it_was_loaded_until_a_vacuum(
-    landing: LandingFolder,
+    landing: Landing,
 ) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
@@ -377,7 +377,7 @@ def test_a_version_names_the_files_from_which_it_was_loaded_until_a_vacuum(
     assert sources_of(warehouse, "loads", warehouse.existing_entry(2)) == two
 
 
-def test_each_dataset_of_a_version_names_the_files_of_its_own_stream(loads: StreamLoads) -> None:
+def test_each_dataset_of_a_version_names_the_files_of_its_own_stream(loads: Loads) -> None:
     made = {}
     for name in ("a", "b"):
         path = f"_staging/job/{name}/1-n-c/events.position"
@@ -398,7 +398,7 @@ def test_each_dataset_of_a_version_names_the_files_of_its_own_stream(loads: Stre
 
 
 def test_what_a_bounded_run_has_left_counts_once_whatever_number_of_outputs_note_it(
-    loads: StreamLoads,
+    loads: Loads,
 ) -> None:
     staging = "_staging/one/load/1-n-c"
     path = f"{staging}/events.position"
@@ -420,7 +420,7 @@ def test_what_a_bounded_run_has_left_counts_once_whatever_number_of_outputs_note
 
 
 def test_a_file_that_is_skipped_counts_as_read_and_the_history_says_who_skipped_it(
-    landing: LandingFolder,
+    landing: Landing,
 ) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
@@ -450,7 +450,7 @@ def test_a_file_that_is_skipped_counts_as_read_and_the_history_says_who_skipped_
         arrivals(landing.stream, landing.position.contents)
 
 
-def test_a_skip_continues_from_a_publish_meanwhile(landing: LandingFolder) -> None:
+def test_a_skip_continues_from_a_publish_meanwhile(landing: Landing) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
     (landing.folder / "bad.json").write_text("{{")
@@ -471,7 +471,7 @@ def test_a_skip_continues_from_a_publish_meanwhile(landing: LandingFolder) -> No
 
 
 def test_a_skip_leaves_the_state_of_spark_where_it_stands_and_the_next_load_replaces_it(
-    landing: LandingFolder,
+    landing: Landing,
 ) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one", "", "one")
@@ -496,14 +496,14 @@ def test_a_skip_leaves_the_state_of_spark_where_it_stands_and_the_next_load_repl
     ("file", "text"),
     [("gone.json", "there is no file"), ("/elsewhere/a.json", "is not in /.*/in")],
 )
-def test_a_file_outside_the_stream_is_not_skipped(landing: LandingFolder, file: str, text: str) -> None:
+def test_a_file_outside_the_stream_is_not_skipped(landing: Landing, file: str, text: str) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
     with pytest.raises(Refused, match=text):
         skip_file(landing.loads.warehouse, "loads", file, by="anna")
 
 
-def test_a_dataset_that_is_loaded_from_no_list_of_files_has_none_to_skip(loads: StreamLoads) -> None:
+def test_a_dataset_that_is_loaded_from_no_list_of_files_has_none_to_skip(loads: Loads) -> None:
     topic = Checkpoint(path_of("one"), 10, "kafka://broker:9092/events", 1, "", "kafka")
     loads.publish("one", "", loads.bytes, position=topic)
     with pytest.raises(Refused, match="is not loaded from files"):

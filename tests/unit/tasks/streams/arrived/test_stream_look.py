@@ -21,7 +21,7 @@ from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint
 
 
-class WatchedFolder:
+class Place:
     """A folder in which files arrive, and what is published of them."""
 
     def __init__(self, home: Path) -> None:
@@ -46,11 +46,11 @@ class WatchedFolder:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> WatchedFolder:
-    return WatchedFolder(tmp_path)
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
 
 
-def test_a_look_says_how_much_is_new_and_how_long_it_lies_there(place: WatchedFolder) -> None:
+def test_a_look_says_how_much_is_new_and_how_long_it_lies_there(place: Place) -> None:
     assert place.look() == Look()
     arrive(place.folder, "a.json", "sub/b.json")
     os.utime(place.folder / "a.json", (1000, 1000))
@@ -61,7 +61,7 @@ def test_a_look_says_how_much_is_new_and_how_long_it_lies_there(place: WatchedFo
 
 @pytest.mark.parametrize("name", ["c.json", "sub/c.json", "sub/deep/c.json"])
 def test_after_idle_looks_a_new_file_is_seen_at_once_in_whatever_folder(
-    place: WatchedFolder, name: str
+    place: Place, name: str
 ) -> None:
     arrive(place.folder, "a.json", "sub/b.json")
     place.load()
@@ -73,7 +73,7 @@ def test_after_idle_looks_a_new_file_is_seen_at_once_in_whatever_folder(
     assert not place.look().arrived
 
 
-def test_after_idle_looks_a_part_that_is_renamed_is_seen_at_once(place: WatchedFolder) -> None:
+def test_after_idle_looks_a_part_that_is_renamed_is_seen_at_once(place: Place) -> None:
     arrive(place.folder, "a.json.part")
     assert [place.look().arrived for _ in range(2)] == [False] * 2
     (place.folder / "a.json.part").rename(place.folder / "a.json")
@@ -81,7 +81,7 @@ def test_after_idle_looks_a_part_that_is_renamed_is_seen_at_once(place: WatchedF
 
 
 def test_after_idle_looks_other_content_is_seen_when_the_turn_of_the_file_has_come(
-    place: WatchedFolder,
+    place: Place,
 ) -> None:
     arrive(place.folder, *(f"{n}.json" for n in range(5)))
     place.load()
@@ -94,7 +94,7 @@ def test_after_idle_looks_other_content_is_seen_when_the_turn_of_the_file_has_co
 
 
 @pytest.mark.parametrize("files", [10, 11])
-def test_after_many_idle_looks_other_content_is_still_seen(place: WatchedFolder, files: int) -> None:
+def test_after_many_idle_looks_other_content_is_still_seen(place: Place, files: int) -> None:
     """The files are compared in turn, and the turns begin again: whatever their number, each file
     gets one.
     """
@@ -105,14 +105,14 @@ def test_after_many_idle_looks_other_content_is_still_seen(place: WatchedFolder,
     assert 1 in [place.look().changed for _ in range(8)]
 
 
-def test_idle_streams_with_other_ignored_names_are_distinguished(place: WatchedFolder) -> None:
+def test_idle_streams_with_other_ignored_names_are_distinguished(place: Place) -> None:
     arrive(place.folder, "a.json", "b.json")
     place.load()
     assert [place.look().looked, place.look().looked] == [2, 2]
     assert [place.look(ignore=["a*"]).looked, place.look().looked] == [1, 2]
 
 
-def test_a_check_continues_at_the_position_of_another_job(place: WatchedFolder) -> None:
+def test_a_check_continues_at_the_position_of_another_job(place: Place) -> None:
     arrive(place.folder, "a.json")
     place.load()
     assert not place.look().arrived
@@ -120,7 +120,7 @@ def test_a_check_continues_at_the_position_of_another_job(place: WatchedFolder) 
     assert place.look().new == 1, "as after a look at another warehouse"
 
 
-def test_a_check_reports_what_a_run_would_fail_with(place: WatchedFolder) -> None:
+def test_a_check_reports_what_a_run_would_fail_with(place: Place) -> None:
     arrive(place.folder, "a.json")
     place.load()
     assert not place.look().arrived
@@ -137,7 +137,7 @@ def test_a_check_reports_what_a_run_would_fail_with(place: WatchedFolder) -> Non
 
 
 def test_a_position_that_is_gone_is_told_and_a_store_that_cannot_be_asked_from_here_is_left_to_the_run(
-    place: WatchedFolder, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrive(place.folder, "a.json")
     place.load()
@@ -150,7 +150,7 @@ def test_a_position_that_is_gone_is_told_and_a_store_that_cannot_be_asked_from_h
 
 
 def test_no_more_idle_streams_are_remembered_than_the_process_has_room_for(
-    place: WatchedFolder, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for generation in range(1, 6):
         assert not place.look(generation=generation).arrived
@@ -167,7 +167,7 @@ def test_a_name_that_led_to_nothing_is_found_when_it_leads_to_a_file(tmp_path: P
     """A link whose file comes later; or a file that was removed while its folder was read, and came
     again.
     """
-    place = WatchedFolder(tmp_path)
+    place = Place(tmp_path)
     arrive(place.folder, "a.json")
     (place.folder / "b.json").symlink_to(tmp_path / "later.json")
     place.load()
