@@ -28,7 +28,7 @@ def both() -> Iterator[PairedStores]:
 
 
 @pytest.mark.variant
-def test_the_real_store_and_its_scripts_play_the_same_histories(both: PairedStores) -> None:
+def test_the_real_store_and_its_scripts_replay_the_same_histories(both: PairedStores) -> None:
     began = time.monotonic()
     for seed in range(SEEDS):
         history = both.play(seed)
@@ -57,7 +57,7 @@ class _Blind(Mirrored):
 
 
 @pytest.mark.variant
-def test_a_model_that_is_not_what_the_scripts_are_is_found(both: PairedStores) -> None:
+def test_a_model_that_differs_from_the_scripts_is_detected(both: PairedStores) -> None:
     assert any(both.play(seed, _Blind).promise == AGREE for seed in range(SEEDS))
 
 
@@ -68,7 +68,9 @@ class _NoneIdle(Mirrored):
         return False
 
 
-def test_a_model_that_wakes_others_than_the_real_store_is_found(both: PairedStores) -> None:
+def test_a_model_with_different_wake_ups_than_the_real_store_is_detected(
+    both: PairedStores,
+) -> None:
     said = next(text for seed in range(SEEDS) if (text := both.play(seed, _NoneIdle).text))
     assert said.startswith(f"{AGREE}: wake-ups: ")
 

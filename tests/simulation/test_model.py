@@ -172,7 +172,7 @@ def test_the_model_and_the_scripts_agree(client: redis.Redis) -> None:
 
 
 @pytest.mark.variant
-def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> None:
+def test_the_model_and_the_scripts_return_the_same_orders(client: redis.Redis) -> None:
     """To an attempt that runs; not to one that has ended between load and commit."""
     both = Both(client, lease_ttl=15.0)
     both.begin("o1")
@@ -220,7 +220,7 @@ def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> 
 
 
 @pytest.mark.variant
-def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Redis) -> None:
+def test_the_model_and_the_scripts_apply_group_requests_equally(client: redis.Redis) -> None:
     """Records and frozen inputs go, fork values are collected again, runners get the altered plan
     and parameters.
     """
@@ -278,7 +278,7 @@ def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Red
 
 
 @pytest.mark.variant
-def test_the_model_of_the_slot_and_the_warehouse_log_agree(tmp_path: Path) -> None:
+def test_the_model_of_the_log_entry_and_the_warehouse_log_agree(tmp_path: Path) -> None:
     """Packages and aborts of three jobs in any order: each answer, and what stands in the log at
     the end.
     """
@@ -337,7 +337,7 @@ def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
     return answers
 
 
-def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Redis) -> None:
+def test_a_pass_that_outlives_its_lock_cannot_lose_a_wake_up(client: redis.Redis) -> None:
     """Whoever finishes after the term finds the job due already and leaves it so; the late pass
     must leave it too.
     """
@@ -374,7 +374,7 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
 @pytest.mark.parametrize(
     "status", [Status.FINISHED, Status.FAILED, Status.CANCELED, Status.STOPPED]
 )
-def test_a_job_that_has_ended_is_not_halted(client: redis.Redis, status: Status) -> None:
+def test_an_ended_job_is_not_halted(client: redis.Redis, status: Status) -> None:
     """A coordinator that could not decide it was frozen meanwhile, and another one brought it to
     its end.
     """

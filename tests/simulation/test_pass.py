@@ -29,7 +29,7 @@ class _Mute(WakeUps):
         raise ValueError("no such transport")
 
 
-def test_a_job_that_cannot_be_published_does_not_stop_the_others(
+def test_a_job_that_cannot_be_published_does_not_stop_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fault_free = FaultFree(1, jobs=("a", "b"), warehouses=_Poisoned())
@@ -46,7 +46,7 @@ def test_a_job_that_cannot_be_published_does_not_stop_the_others(
     assert "job a could not be published" in caplog.text
 
 
-def test_wake_ups_that_cannot_be_sent_do_not_stop_the_sweep(
+def test_failing_wake_ups_do_not_stop_the_sweep(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fault_free = FaultFree(1, jobs=("a", "b"), dispatcher=_Mute())
@@ -76,7 +76,7 @@ def stands_still(
     monkeypatch.setattr(fault_free.reconciler.store, "begin", late)
 
 
-def test_a_pass_that_stood_still_takes_its_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspended_pass_reads_the_clock_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what others wrote meanwhile would read as written before the clock was set back, and
     count from before.
     """
@@ -89,7 +89,7 @@ def test_a_pass_that_stood_still_takes_its_time_again(monkeypatch: pytest.Monkey
     assert record.counted_from == fault_free.now
 
 
-def test_a_pass_that_stood_still_starts_no_retry_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspended_pass_starts_no_retry_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read with a time from before it was written, a backoff looks like one from before the clock
     was set back.
     """

@@ -40,7 +40,7 @@ SAMPLE = [
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
-def test_every_promise_about_schedules_is_kept_whatever_is_lost_killed_or_set_back(
+def test_schedules_keep_every_promise_despite_losses_kills_and_clock_changes(
     first: int,
 ) -> None:
     broken = [
@@ -51,12 +51,12 @@ def test_every_promise_about_schedules_is_kept_whatever_is_lost_killed_or_set_ba
     assert not broken, "\n".join(explained(history) for history in broken)
 
 
-def test_each_rule_about_schedules_has_a_planted_bug() -> None:
+def test_each_rule_about_schedules_has_an_injected_bug() -> None:
     assert {bug.rule for bug in SAMPLE} == set(RULES)
 
 
 @pytest.mark.parametrize("bug", SAMPLE, ids=lambda bug: bug.name)
-def test_a_planted_bug_of_schedules_is_detected(bug: PlantedBug) -> None:
+def test_an_injected_schedule_bug_is_detected(bug: PlantedBug) -> None:
     history = bug.search(bug.seed, limit=NEAR)
     assert history is not None, (
         f"seeds from {bug.seed} on keep {bug.rule!r}; `make mutants` prints another seed"
@@ -64,9 +64,7 @@ def test_a_planted_bug_of_schedules_is_detected(bug: PlantedBug) -> None:
     assert simulate_schedules(history.seed).kept, "the same history without the bug"
 
 
-def test_a_history_of_schedules_that_breaks_a_promise_is_shrunk_to_little_that_breaks_the_same_one() -> (
-    None
-):
+def test_a_failing_history_of_schedules_is_shrunk_to_one_with_the_same_failure() -> None:
     bug = tick_starts_under_a_pause
     with bug.planted():
         shrunk = shrink(bug.seed, 60, simulate_schedules)
@@ -78,14 +76,14 @@ def test_a_history_of_schedules_that_breaks_a_promise_is_shrunk_to_little_that_b
     assert f"python -m tests.simulation --schedules --trace {bug.seed}\n" in explained(shrunk.whole)
 
 
-def test_the_same_seed_is_the_same_history_of_schedules() -> None:
+def test_the_same_seed_gives_the_same_history_of_schedules() -> None:
     once, again = simulate_schedules(7, keep_all=True), simulate_schedules(7, keep_all=True)
     assert len(once.trace) > 20
     assert once.trace == again.trace
 
 
 @pytest.mark.long
-def test_histories_of_schedules_reach_what_can_happen_to_one() -> None:
+def test_histories_of_schedules_reach_every_event() -> None:
     left = {
         "HALTED RETRIES_EXHAUSTED",
         "SKIPPED OVERLAP",
@@ -169,7 +167,7 @@ def test_a_file_that_arrived_before_its_schedule_was_set_waits_for_the_first_tic
         quiet.finds_nothing(record, 10)
 
 
-def test_a_file_that_a_run_reads_is_not_unread_while_the_run_goes_on() -> None:
+def test_a_file_read_by_an_active_run_is_not_unread() -> None:
     quiet = QuietStage(overlap="allow")
     quiet.landing.arrived["s"] = [quiet.stage.now]
     running = replace(quiet.sets(), runs=(Run(quiet.stage.now, job="j"),))
@@ -179,7 +177,7 @@ def test_a_file_that_a_run_reads_is_not_unread_while_the_run_goes_on() -> None:
         quiet.finds_nothing(ended, 10)
 
 
-def test_lateness_that_is_notified_with_a_success_ends_by_itself() -> None:
+def test_lateness_notified_with_a_success_ends_by_itself() -> None:
     """A clock that was ahead for a moment brings a deadline and takes it back."""
     quiet = QuietStage()
     record = replace(quiet.sets(), spec='{"notify": [{"on": ["late", "recovered"]}]}')
@@ -223,7 +221,7 @@ class Mirror:
 
 
 @pytest.mark.variant
-def test_the_real_store_of_schedules_and_its_scripts_play_the_same_histories() -> None:
+def test_the_real_schedule_store_and_its_scripts_replay_the_same_histories() -> None:
     with paired_stores() as both:
         mirror = Mirror(both)
         assert [text for seed in range(15) if (text := mirror.play(seed))] == []

@@ -21,18 +21,18 @@ SAMPLE = [bug for bug in (*PROMISE_BUGS, *DELAY_BUGS) if bug.seed is not None]  
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
-def test_every_promise_is_kept_whatever_is_lost_killed_or_frozen(first: int) -> None:
+def test_every_promise_is_kept_despite_losses_kills_and_freezes(first: int) -> None:
     broken = [history for seed in range(first, first + 10) if not (history := simulate(seed)).kept]
     assert not broken, "\n".join(explained(history) for history in broken)
 
 
-def test_each_rule_has_a_planted_bug() -> None:
+def test_each_rule_has_an_injected_bug() -> None:
     rules = {FORGOTTEN, ONE, WORD, WAIT, SHOWN, WHOLE, *COSTS, *NOTICES}
     assert {bug.rule for bug in SAMPLE} == rules
 
 
 @pytest.mark.parametrize("bug", SAMPLE, ids=lambda bug: bug.name)
-def test_a_planted_bug_is_detected(bug: PlantedBug) -> None:
+def test_an_injected_bug_is_detected(bug: PlantedBug) -> None:
     history = bug.search(bug.seed, limit=NEAR)
     assert history is not None, (
         f"seeds from {bug.seed} on keep {bug.rule!r}; `make mutants` prints another seed"
@@ -41,13 +41,13 @@ def test_a_planted_bug_is_detected(bug: PlantedBug) -> None:
     assert f"--trace {history.seed}" in explained(history)
 
 
-def test_the_same_seed_is_the_same_history() -> None:
+def test_the_same_seed_gives_the_same_history() -> None:
     first, second = simulate(7, keep_all=True), simulate(7, keep_all=True)
     assert len(first.trace) > 20
     assert first.trace == second.trace
 
 
-def test_what_other_threads_draw_at_random_changes_no_history() -> None:
+def test_random_numbers_drawn_by_other_threads_change_no_history() -> None:
     """Threads of other tests that were still running once hid two planted bugs."""
     expected = simulate(7, keep_all=True)
     stopped = threading.Event()
@@ -66,7 +66,7 @@ def test_what_other_threads_draw_at_random_changes_no_history() -> None:
 
 
 @pytest.mark.variant
-def test_a_history_that_breaks_a_promise_is_made_short() -> None:
+def test_a_failing_history_is_shrunk() -> None:
     """The shrunk history breaks the same promise with fewer commands, faults and steps."""
     bug = late_failure_resumes_a_paused_job
     history = bug.search(51)  # also has commands and faults that the bug does not need
@@ -84,7 +84,7 @@ def test_a_history_that_breaks_a_promise_is_made_short() -> None:
 
 
 @pytest.mark.variant
-def test_many_processes_play_the_same_histories_as_one() -> None:
+def test_many_processes_replay_the_same_histories_as_one() -> None:
     assert total(list(play(300, 6, processes=2))) == total(list(play(300, 6, processes=1)))
 
 
@@ -129,7 +129,7 @@ EVENTS = (
 )
 
 
-def test_histories_reach_every_way_a_job_can_end() -> None:
+def test_histories_reach_every_possible_end_of_a_job() -> None:
     """A generator that made only trivial jobs would keep every promise too."""
     missing = set(EVENTS)
     for seed in (*FULL_OF_EVENTS, *range(600)):  # the first few suffice until histories change

@@ -45,7 +45,7 @@ def talk(
     return until()
 
 
-def test_a_dead_worker_is_noticed_while_others_report(busy: FaultFree) -> None:
+def test_a_dead_worker_is_found_while_others_report(busy: FaultFree) -> None:
     tokens = [busy.claim(offer) for offer in busy.offers]
     busy.deliver()
     dead, *living = tokens
@@ -57,7 +57,7 @@ def test_a_dead_worker_is_noticed_while_others_report(busy: FaultFree) -> None:
     )
 
 
-def test_a_lost_offer_is_made_again_while_others_report(busy: FaultFree) -> None:
+def test_a_lost_offer_is_repeated_while_others_report(busy: FaultFree) -> None:
     lost, *others = busy.offers
     tokens = [busy.claim(offer) for offer in others]
     busy.lose(lost)
@@ -80,7 +80,7 @@ def test_a_lost_report_costs_one_sweep_while_others_report(busy: FaultFree) -> N
     assert talk(busy, others, 2.2, lambda: busy.state(silent.group) is GroupState.SUCCEEDED)
 
 
-def test_a_report_puts_off_no_look_whose_time_has_come(busy: FaultFree) -> None:
+def test_a_report_does_not_delay_a_scan_that_is_due(busy: FaultFree) -> None:
     """A pass for a report pushed the due of a lapsed lease away by half a second, and the next
     sweep was too early.
     """

@@ -52,7 +52,9 @@ def dataset(coordinator: Coordinator) -> dict[str, Any]:
 
 
 @pytest.mark.claim("A job cannot replace a dataset that belongs to another job by mistake.")
-def test_a_typo_in_output_is_refused_when_it_is_submitted(coordinator: Coordinator) -> None:
+def test_an_output_to_a_dataset_of_another_owner_is_refused_at_submit(
+    coordinator: Coordinator,
+) -> None:
     """33 rows of another team were replaced by one."""
     published(coordinator, "daily", rows=33)
     jobs = len(coordinator.client.jobs())
@@ -75,14 +77,14 @@ def test_a_typo_in_output_is_refused_when_it_is_submitted(coordinator: Coordinat
     }
 
 
-def test_a_dataset_is_shared_with_jobs_that_its_owner_lists(coordinator: Coordinator) -> None:
+def test_jobs_listed_by_the_owner_may_also_write_its_dataset(coordinator: Coordinator) -> None:
     published(coordinator, "daily", shared_with=("hour*",))
     published(coordinator, "hourly", rows=5)
     shared = {"rows": 5, "owner": "daily", "shared_with": ["hour*"], "job_name": "hourly"}
     assert dataset(coordinator) == shared
 
 
-def test_a_job_that_takes_over_is_the_owner_and_its_events_name_the_one_before(
+def test_a_takeover_changes_the_owner_and_its_events_name_the_previous_one(
     coordinator: Coordinator,
 ) -> None:
     published(coordinator, "daily")
@@ -105,7 +107,7 @@ def test_a_job_that_takes_over_is_the_owner_and_its_events_name_the_one_before(
 
 
 @pytest.mark.claim("A job cannot replace a dataset that belongs to another job by mistake.")
-def test_of_two_jobs_that_are_submitted_at_once_the_second_fails_and_its_retry_may_take_over(
+def test_the_second_of_two_simultaneous_submits_fails_and_its_retry_may_take_over(
     coordinator: Coordinator,
 ) -> None:
     winner, loser = (coordinator.client.submit(job_spec(name)).id for name in ("winner", "loser"))
@@ -125,7 +127,7 @@ def test_of_two_jobs_that_are_submitted_at_once_the_second_fails_and_its_retry_m
     assert dataset(coordinator)["owner"] == "loser"
 
 
-def test_a_retry_of_a_job_that_takes_over_does_so_too(coordinator: Coordinator) -> None:
+def test_a_retry_of_a_takeover_also_takes_over(coordinator: Coordinator) -> None:
     published(coordinator, "daily")
     job = coordinator.client.submit(job_spec("hourly"), take_over=True).id
     coordinator.client.cancel(job)
@@ -135,7 +137,7 @@ def test_a_retry_of_a_job_that_takes_over_does_so_too(coordinator: Coordinator) 
     assert dataset(coordinator)["owner"] == "hourly"
 
 
-def test_a_rollback_of_redis_changes_no_owner(coordinator: Coordinator) -> None:
+def test_a_redis_rollback_changes_no_owner(coordinator: Coordinator) -> None:
     published(coordinator, "daily")
     job = coordinator.client.submit(job_spec("hourly"), take_over=True).id
     back = snapshot(coordinator)
@@ -147,7 +149,7 @@ def test_a_rollback_of_redis_changes_no_owner(coordinator: Coordinator) -> None:
 
 
 @pytest.mark.claim("A job cannot replace a dataset that belongs to another job by mistake.")
-def test_a_schedule_is_refused_when_it_is_set_and_halts_if_it_loses_its_dataset(
+def test_a_schedule_without_ownership_is_refused_and_halts_if_it_loses_its_dataset(
     coordinator: Coordinator,
 ) -> None:
     schedules = coordinator.client.schedules

@@ -81,9 +81,7 @@ def whole(running: str, tmp_path: Path) -> Fleet:
     "An output that breaks its rules fails the job, and none of its outputs are published."
 )
 @pytest.mark.parametrize("caught", [False, True])
-def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears(
-    whole: Fleet, caught: bool
-) -> None:
+def test_one_output_beyond_its_limit_prevents_the_whole_publish(whole: Fleet, caught: bool) -> None:
     def run(bad: int) -> JobInfo:
         quality = {"quality": {"rules": RULES, "max_rejected_ratio": 0.01}}
         outputs = dict.fromkeys(("first", "middle", "last"), quality)
@@ -110,7 +108,7 @@ def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears
 
 
 @pytest.mark.variant
-def test_show_counts_good_and_rejected_rows_by_rule(whole: Fleet) -> None:
+def test_show_counts_good_rows_and_rejected_rows_by_rule(whole: Fleet) -> None:
     rules = {"quality": {"rules": {**RULES, "any": "true"}, "max_rejected_ratio": 0.1}}
     groups = [
         {
@@ -135,7 +133,7 @@ def test_show_counts_good_and_rejected_rows_by_rule(whole: Fleet) -> None:
 
 
 @pytest.mark.variant
-def test_the_ratio_counts_by_member_of_a_fork_and_rows_of_all_members(whole: Fleet) -> None:
+def test_the_rejected_ratio_is_counted_per_fork_member_and_over_all_members(whole: Fleet) -> None:
     def run(bad: list[int], least: int) -> JobInfo:
         steps = [{"python": f"{STEPS}:flights", "output": "flights"}]
         quality = {"rules": RULES, "max_rejected_ratio": 0.05}
@@ -156,7 +154,7 @@ def test_the_ratio_counts_by_member_of_a_fork_and_rows_of_all_members(whole: Fle
 
 
 @pytest.mark.variant
-def test_expectations_and_columns_that_change(whole: Fleet) -> None:
+def test_expectations_apply_when_columns_change(whole: Fleet) -> None:
     def code(view: JobInfo) -> str:
         reasons = (view.reason, view.groups[0].members[0].reason)
         return next((one.code for one in reversed(reasons) if one is not None), "")

@@ -103,7 +103,7 @@ def readable(coordinator: Coordinator, dataset: str) -> list[str]:
 
 
 @pytest.mark.claim("If a job was ended by force, a late success of its worker is refused.")
-def test_a_force_stopped_jobs_late_success_is_refused_visibly_and_its_staging_is_swept(
+def test_a_late_success_of_a_force_stopped_job_is_refused_and_its_staging_is_swept(
     coordinator: Coordinator,
 ) -> None:
     other, tokens = finished(coordinator, group("kept"))
@@ -130,7 +130,7 @@ def test_a_force_stopped_jobs_late_success_is_refused_visibly_and_its_staging_is
     assert readable(coordinator, "kept") == [str(tokens["kept"])]
 
 
-def test_a_job_is_looked_at_when_no_worker_can_hold_a_lease_any_more(
+def test_a_job_is_swept_only_when_no_worker_can_hold_a_lease(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(lease_ttl=100, cancel_grace=50, retention=1000)
@@ -146,7 +146,7 @@ def test_a_job_is_looked_at_when_no_worker_can_hold_a_lease_any_more(
     assert ended <= looked_at_next() - 1000 - staging_gc.MARGIN <= stored
 
 
-def test_a_failed_jobs_good_markers_stay_until_its_retention_is_over(
+def test_markers_of_a_failed_job_stay_until_its_retention_ends(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("good"), group("bad", "good"))
@@ -182,7 +182,7 @@ def test_a_failed_jobs_good_markers_stay_until_its_retention_is_over(
 @pytest.mark.claim(
     "A published version stays readable until a retention rule or a vacuum removes it."
 )
-def test_what_a_finished_job_published_can_be_read_for_ever(coordinator: Coordinator) -> None:
+def test_published_data_of_a_finished_job_stays_readable(coordinator: Coordinator) -> None:
     inner, fork = group("inner"), group("fork", "inner", for_each={"n": [1, 2]})
     job, tokens = finished(coordinator, inner, fork)
     zombie = replace(tokens["fork[0]"], claimant="zombie")
@@ -217,7 +217,7 @@ def test_what_a_finished_job_published_can_be_read_for_ever(coordinator: Coordin
 @pytest.mark.claim(
     "A published version stays readable until a retention rule or a vacuum removes it."
 )
-def test_what_an_older_job_published_stays_although_a_newer_one_was_swept_before_it(
+def test_published_data_of_an_older_job_survives_an_earlier_sweep_of_a_newer_job(
     coordinator: Coordinator,
 ) -> None:
     """What was read of the log for the newer job begins after the entry of the older one."""
@@ -254,7 +254,7 @@ def test_an_object_store_is_swept_like_a_folder(
     assert files.names(f"_staging/{job}/out") == [tokens["out"].staging.rpartition("/")[2]]
 
 
-def test_a_job_whose_record_is_gone_too_early_is_left_alone(coordinator: Coordinator) -> None:
+def test_the_staging_of_a_job_with_a_missing_record_is_kept(coordinator: Coordinator) -> None:
     job, zombie = held(coordinator)
     coordinator.client.force_stop(job)
     coordinator.read()
@@ -277,7 +277,7 @@ def retry(coordinator: Coordinator, of: str, *groups: dict[str, Any]) -> str:
     return job
 
 
-def test_what_a_retry_adopted_stays_with_it_and_for_ever_once_it_is_published(
+def test_work_adopted_by_a_retry_stays_with_the_retry(
     coordinator: Coordinator,
 ) -> None:
     groups = group("out"), group("more", "out"), group("last", "more")
@@ -324,7 +324,7 @@ def canceled(coordinator: Coordinator) -> tuple[str, Token]:
     return job, zombie
 
 
-def test_a_log_with_a_hole_or_from_an_older_copy_proves_nothing_and_all_stays(
+def test_an_incomplete_or_outdated_log_prevents_any_removal(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     job, zombie = canceled(coordinator)
@@ -349,7 +349,7 @@ def test_a_log_with_a_hole_or_from_an_older_copy_proves_nothing_and_all_stays(
     assert stands(coordinator, zombie.staging), "the log has grown shorter than it was seen"
 
 
-def test_a_warehouse_that_is_another_one_is_left_alone_and_asked_again(
+def test_a_different_warehouse_at_the_address_is_left_alone_and_checked_again(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     job, zombie = canceled(coordinator)
@@ -367,7 +367,7 @@ def test_a_warehouse_that_is_another_one_is_left_alone_and_asked_again(
     assert not stands(coordinator, zombie.staging)
 
 
-def test_a_warehouse_that_is_gone_is_not_asked_for_ever(
+def test_a_missing_warehouse_is_not_checked_forever(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     job, zombie = canceled(coordinator)
@@ -380,7 +380,7 @@ def test_a_warehouse_that_is_gone_is_not_asked_for_ever(
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
-def test_a_link_from_staging_to_a_folder_outside_is_not_followed(
+def test_a_link_from_staging_to_an_outside_folder_is_not_followed(
     coordinator: Coordinator, tmp_path: Path, caplog: pytest.LogCaptureFixture, forgotten: bool
 ) -> None:
     # Given a job whose staging folder is a link to a precious folder with the same names in it
@@ -402,7 +402,7 @@ def test_a_link_from_staging_to_a_folder_outside_is_not_followed(
     assert not folder.exists() if forgotten else "lies outside of the warehouse" in caplog.text
 
 
-def test_a_warehouse_that_raises_costs_its_own_jobs_a_while_and_nobody_else(
+def test_a_failing_warehouse_delays_only_its_own_jobs(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken, (kept, other) = canceled(coordinator), canceled(coordinator)
@@ -422,7 +422,7 @@ def test_a_warehouse_that_raises_costs_its_own_jobs_a_while_and_nobody_else(
     assert not stands(coordinator, broken[1].staging)
 
 
-def test_a_warehouse_that_hangs_while_it_is_swept_holds_up_no_job(
+def test_a_warehouse_that_hangs_during_the_sweep_delays_no_job(
     make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coordinator = make_coordinator(background=Background(2, "staging-collector"))
@@ -455,7 +455,7 @@ def test_a_warehouse_that_hangs_while_it_is_swept_holds_up_no_job(
     wait_until(lambda: not stands(coordinator, zombie.staging), 10, "the folder to go")
 
 
-def test_a_sweep_of_staging_that_gets_no_thread_disturbs_nobody_and_is_begun_later(
+def test_a_sweep_that_gets_no_thread_starts_later_and_disturbs_nothing(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(background=Background(1, "staging-collector"))
@@ -467,7 +467,7 @@ def test_a_sweep_of_staging_that_gets_no_thread_disturbs_nobody_and_is_begun_lat
     wait_until(lambda: not stands(coordinator, zombie.staging), 10, "the folder to go")
 
 
-def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
+def test_a_sweep_that_hung_continues_when_the_warehouse_responds(
     make_coordinator: Callable[..., Coordinator],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -506,7 +506,7 @@ def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
 @pytest.mark.claim(
     "A published version stays readable until a retention rule or a vacuum removes it."
 )
-def test_only_so_many_versions_are_kept_where_that_is_asked_for(
+def test_only_the_requested_number_of_versions_is_kept(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(keep_versions=2, keep_versions_for=0.0)
@@ -526,7 +526,7 @@ def test_only_so_many_versions_are_kept_where_that_is_asked_for(
 @pytest.mark.claim(
     "A published version stays readable until a retention rule or a vacuum removes it."
 )
-def test_each_warehouse_keeps_as_many_versions_as_are_asked_for_it(
+def test_each_warehouse_keeps_its_own_number_of_versions(
     coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     keep = {str(tmp_path / "few"): 1, str(tmp_path / "some"): 3}
@@ -542,9 +542,7 @@ def test_each_warehouse_keeps_as_many_versions_as_are_asked_for_it(
         ), name
 
 
-def test_one_sweep_looks_at_all_warehouses_that_are_due(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_one_sweep_covers_all_due_warehouses(redis_server: RedisServer, tmp_path: Path) -> None:
     keep = {"keep_versions": 1, "keep_versions_for": 0.0}
     fleets = [
         Coordinator(redis_server.url, tmp_path / name, **keep) for name in ("one", "two", "three")
@@ -556,7 +554,7 @@ def test_one_sweep_looks_at_all_warehouses_that_are_due(
         assert [stands(one, file) for file in files] == [False, True], one.settings.warehouse
 
 
-def test_the_oldest_version_that_an_open_job_reads_is_found_however_many_are_open(
+def test_the_oldest_version_read_by_any_open_job_is_found(
     coordinator: Coordinator,
 ) -> None:
     jobs = [f"job-{n}" for n in range(450)]  # more than are read in one round trip
@@ -573,7 +571,7 @@ def test_the_oldest_version_that_an_open_job_reads_is_found_however_many_are_ope
         coordinator.redis.hset(key, "base", 7)
 
 
-def test_a_vacuum_leaves_what_a_retry_of_a_failed_job_may_take_over(
+def test_a_vacuum_keeps_work_that_a_retry_of_a_failed_job_may_reuse(
     coordinator: Coordinator,
 ) -> None:
     """A retry published what it took over from the job that had failed, and a newer version has
@@ -622,7 +620,7 @@ def test_a_vacuum_leaves_what_a_retry_of_a_failed_job_may_take_over(
     assert not stands(coordinator, file)
 
 
-def test_all_versions_are_kept_by_default_and_for_a_day_where_few_are(
+def test_all_versions_are_kept_by_default_and_for_a_day_with_a_limit(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     for coordinator in (make_coordinator(), make_coordinator(keep_versions=1)):
@@ -631,7 +629,7 @@ def test_all_versions_are_kept_by_default_and_for_a_day_where_few_are(
         assert all(stands(coordinator, tokens["out"].staging) for _, tokens in made)
 
 
-def test_what_a_compaction_that_died_has_written_goes_and_what_stands_in_the_log_stays(
+def test_files_of_a_dead_compaction_are_removed_and_logged_files_stay(
     coordinator: Coordinator,
 ) -> None:
     finished(coordinator)
@@ -661,7 +659,9 @@ def test_what_a_compaction_that_died_has_written_goes_and_what_stands_in_the_log
     assert stands(coordinator, "_staging/compact-done/out/0-compact-compact/part-00000.parquet")
 
 
-def test_many_coordinators_sweep_at_once(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_many_coordinators_can_sweep_simultaneously(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     coordinators = [make_coordinator() for _ in range(3)]
     coordinator = coordinators[0]
     _, tokens = finished(coordinator, group("kept"))
@@ -686,7 +686,7 @@ def test_many_coordinators_sweep_at_once(make_coordinator: Callable[..., Coordin
     )
 
 
-def test_each_job_is_given_to_one_coordinator_and_again_if_nothing_is_heard(
+def test_each_job_goes_to_one_coordinator_and_is_reassigned_if_that_is_silent(
     coordinator: Coordinator,
 ) -> None:
     job, _ = canceled(coordinator)
@@ -697,7 +697,7 @@ def test_each_job_is_given_to_one_coordinator_and_again_if_nothing_is_heard(
     assert [staged.job for staged in index.take(71.0, 5, 60.0)] == [job]
 
 
-def test_an_entry_of_the_log_is_read_once_however_many_jobs_are_swept(
+def test_a_log_entry_is_read_once_for_any_number_of_swept_jobs(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = [canceled(coordinator)[0] for _ in range(5)]

@@ -184,7 +184,7 @@ def iceberg_storage(storage_options: dict[str, str]) -> dict[str, str]:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", POINTS)
-def test_a_process_killed_anywhere_leaves_each_table_before_or_after_one_whole_commit(
+def test_a_process_killed_anywhere_leaves_each_table_at_a_whole_commit(
     deaths: tuple[Place, dict[Point, TableCase]], point: Point
 ) -> None:
     place, cases = deaths

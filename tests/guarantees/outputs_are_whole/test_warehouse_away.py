@@ -85,7 +85,7 @@ def gated(worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path) -> Call
 @pytest.mark.parametrize(
     "mount_point", [False, True], ids=["nothing there", "an empty mount point"]
 )
-def test_an_attempt_never_succeeds_in_a_folder_that_is_not_its_warehouse(
+def test_an_attempt_in_a_folder_that_is_not_its_warehouse_never_succeeds(
     gated: Callable[..., Gated], mount_point: bool
 ) -> None:
     attempt = gated("gated_table", "numbers")
@@ -104,7 +104,7 @@ def test_an_attempt_never_succeeds_in_a_folder_that_is_not_its_warehouse(
 
 
 @pytest.mark.claim("An attempt never succeeds in a folder that is not its warehouse.")
-def test_what_a_step_makes_in_the_false_folder_makes_it_no_warehouse(
+def test_files_of_a_step_do_not_turn_a_wrong_folder_into_a_warehouse(
     gated: Callable[..., Gated],
 ) -> None:
     """As Spark does, which writes by itself and makes every folder that is missing."""
@@ -124,7 +124,7 @@ def test_what_a_step_makes_in_the_false_folder_makes_it_no_warehouse(
     [("gated_never", {}), ("gated_error", {"never_retry_on": ["RuntimeError"]})],
     ids=["ours", "named"],
 )
-def test_a_failure_that_no_retry_could_mend_is_retried_if_the_warehouse_was_away(
+def test_an_unrecoverable_failure_is_retried_if_the_warehouse_was_missing(
     gated: Callable[..., Gated], step: str, retry: dict[str, Any]
 ) -> None:
     attempt = gated(step, retry=retry)
@@ -137,7 +137,7 @@ def test_a_failure_that_no_retry_could_mend_is_retried_if_the_warehouse_was_away
     assert "no use trying again" in outcome.failure.text
 
 
-def test_a_warehouse_that_is_back_in_time_costs_nothing(gated: Callable[..., Gated]) -> None:
+def test_a_warehouse_that_returns_in_time_costs_no_attempt(gated: Callable[..., Gated]) -> None:
     attempt = gated("gated_table", "numbers")
     attempt.take_away()
     attempt.bring_back()

@@ -110,7 +110,7 @@ def refusal(view: JobInfo) -> tuple[str, str]:
 
 
 @pytest.mark.variant
-def test_members_whose_columns_have_no_type_take_that_of_the_others(given: Fleet) -> None:
+def test_untyped_columns_of_a_fork_member_take_the_types_of_other_members(given: Fleet) -> None:
     sums = {
         "python": f"{STEPS}:total",
         "output": "sums",
@@ -140,7 +140,7 @@ def test_members_whose_columns_have_no_type_take_that_of_the_others(given: Fleet
     ],
     ids=str,
 )
-def test_a_column_of_nulls_is_open_until_it_has_a_type_and_takes_it_from_then_on(
+def test_a_null_column_stays_untyped_until_its_first_value_sets_the_type(
     given: Fleet, output: dict[str, Any]
 ) -> None:
     keeps = output.get("mode", "replace") != "replace"
@@ -163,7 +163,7 @@ def test_a_column_of_nulls_is_open_until_it_has_a_type_and_takes_it_from_then_on
 @pytest.mark.claim(
     "Columns that do not fit the published columns fail the attempt that wrote them."
 )
-def test_other_columns_than_the_published_ones_are_refused_in_the_attempt(given: Fleet) -> None:
+def test_columns_that_differ_from_the_published_ones_fail_the_attempt(given: Fleet) -> None:
     given.night(
         {"id": [1], "to": [{"city": "x", "geo": {"lat": 1.5}}]}, {"mode": "append"}, library="arrow"
     )
@@ -176,7 +176,7 @@ def test_other_columns_than_the_published_ones_are_refused_in_the_attempt(given:
     assert len(given.rows()) == 1
 
 
-def test_declared_columns_bring_all_members_to_one_type_and_refuse_what_does_not_fit(
+def test_declared_columns_cast_all_members_to_one_type_or_are_refused(
     given: Fleet,
 ) -> None:
     members: dict[str, Columns] = {
@@ -205,7 +205,7 @@ def test_declared_columns_bring_all_members_to_one_type_and_refuse_what_does_not
 
 
 @pytest.mark.parametrize("known", ["declared", "published", ""])
-def test_a_fork_without_members_is_read_as_no_rows_in_the_columns_that_are_known(
+def test_a_fork_without_members_is_read_as_zero_rows_with_known_columns(
     given: Fleet, known: str
 ) -> None:
     def run(values: list[Any]) -> JobInfo:
@@ -284,7 +284,7 @@ APPEND = OutputSpec(mode="append")
 @pytest.mark.claim(
     "Columns that do not fit the published columns fail the attempt that wrote them."
 )
-def test_columns_that_somebody_published_since_the_submit_are_not_refused(tmp_path: Path) -> None:
+def test_columns_published_since_the_submit_are_accepted(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.publish(pa.table({"id": [1]}), APPEND)
     log.publish(pa.table({"id": ["a"]}), OutputSpec())
@@ -300,7 +300,7 @@ def test_columns_that_somebody_published_since_the_submit_are_not_refused(tmp_pa
     )
 
 
-def test_only_a_member_of_a_fork_that_replaces_leaves_its_columns_open(tmp_path: Path) -> None:
+def test_all_null_columns_stay_untyped_only_in_a_replacing_fork_member(tmp_path: Path) -> None:
     """Another member may give a column another type than the published one."""
     log = Log(tmp_path)
     tags = pa.array([["a"]])
@@ -337,7 +337,7 @@ def test_a_step_that_catches_the_refusal_does_not_publish_the_rest(tmp_path: Pat
         work.check_refused()
 
 
-def test_a_dataset_with_an_open_column_is_read_as_one(tmp_path: Path) -> None:
+def test_a_dataset_with_an_untyped_column_is_read_with_one_schema(tmp_path: Path) -> None:
     """Also by ``ctx.published``: the columns are those of the schema, in its order, whatever a file
     holds.
     """
@@ -381,7 +381,7 @@ def spec(**output: Any) -> JobSpec:
         ({"on_schema_change": "evolve"}, "no published row stays"),
     ],
 )
-def test_columns_that_cannot_be_are_refused_at_submit_with_their_place(
+def test_invalid_columns_are_refused_at_submit_with_their_place(
     output: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(SpecError) as refused:
@@ -389,7 +389,7 @@ def test_columns_that_cannot_be_are_refused_at_submit_with_their_place(
     assert said in str(refused.value)
 
 
-def test_work_counts_as_done_only_for_the_same_columns_in_the_same_order() -> None:
+def test_work_is_reused_only_for_the_same_columns_in_the_same_order() -> None:
     def fingerprint(**output: Any) -> str:
         plans = plan_of(spec(**output).to_json()).group_plans("/w", None)
         return WorkOrder(

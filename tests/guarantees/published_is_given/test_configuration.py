@@ -19,7 +19,7 @@ from unstuck.tasks.warehouse.marker import read_marker
 PARAMS = {"debug": "${env:DEBUG}", "stage": "${env:STAGE}"}
 
 
-def test_what_a_worker_is_configured_with_changes_no_output_no_result_and_no_log(
+def test_the_configuration_of_a_worker_changes_no_output_result_or_log(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     step = {"python": "secret_steps:configured", "params": PARAMS, "output": "production"}

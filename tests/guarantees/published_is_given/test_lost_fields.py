@@ -150,7 +150,7 @@ def half_done(lost: Lost, jobs: list[str]) -> None:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("come_to", [offered, half_done])
-def test_a_job_that_has_lost_a_field_ends_with_the_right_rows_or_is_halted_with_its_name(
+def test_a_job_that_lost_a_field_publishes_correct_rows_or_halts_with_the_field_name(
     redis_server: RedisServer,
     make_coordinator: Callable[..., Coordinator],
     tmp_path: Path,

@@ -95,7 +95,7 @@ def shop(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Shop
 
 
 @pytest.mark.claim("No step runs older code than the files on disk.")
-def test_code_that_changed_on_disk_is_imported_anew_before_work_is_taken(shop: Shop) -> None:
+def test_changed_code_is_reimported_before_work_is_taken(shop: Shop) -> None:
     with shop.worker() as worker:
         first, same = shop.runs(), shop.runs()
         assert first["price"] == 1
@@ -114,7 +114,7 @@ def test_code_that_changed_on_disk_is_imported_anew_before_work_is_taken(shop: S
 
 @pytest.mark.claim("No step runs older code than the files on disk.")
 @pytest.mark.variant
-def test_the_offer_after_a_change_is_left_also_by_a_runner_that_would_take_it_with_its_outcome(
+def test_a_runner_with_outdated_code_does_not_take_the_next_offer_with_its_outcome(
     shop: Shop,
 ) -> None:
     with shop.worker() as worker:
@@ -130,7 +130,7 @@ def test_the_offer_after_a_change_is_left_also_by_a_runner_that_would_take_it_wi
 
 @pytest.mark.claim("No step runs older code than the files on disk.")
 @pytest.mark.variant
-def test_code_that_the_worker_loaded_before_it_forked_is_imported_anew(shop: Shop) -> None:
+def test_changed_code_that_was_loaded_before_the_fork_is_reimported(shop: Shop) -> None:
     """Each runner is forked with the modules of the main process of its worker."""
     with shop.worker(arguments=["--include", "shop.steps"]):
         assert shop.runs(base=3)["price"] == 3
@@ -141,7 +141,7 @@ def test_code_that_the_worker_loaded_before_it_forked_is_imported_anew(shop: Sho
 
 
 @pytest.mark.variant
-def test_a_file_that_changes_all_the_time_holds_up_no_work(shop: Shop) -> None:
+def test_a_constantly_changing_file_does_not_block_work(shop: Shop) -> None:
     with shop.worker():
         path = shop.deploy("base")
         pids = set()
@@ -151,7 +151,7 @@ def test_a_file_that_changes_all_the_time_holds_up_no_work(shop: Shop) -> None:
         assert len(pids) >= 2
 
 
-def test_code_that_could_not_be_imported_is_read_anew(shop: Shop) -> None:
+def test_code_that_failed_to_import_is_read_again(shop: Shop) -> None:
     """Its digest stood for the code that ran after the next deploy: in `unstuck fleet`, and in the
     marker.
     """
@@ -177,7 +177,7 @@ def test_code_that_could_not_be_imported_is_read_anew(shop: Shop) -> None:
 
 
 @pytest.mark.variant
-def test_a_module_that_moved_is_imported_from_where_it_is_now(shop: Shop, tmp_path: Path) -> None:
+def test_a_moved_module_is_imported_from_its_new_place(shop: Shop, tmp_path: Path) -> None:
     with shop.worker():
         first = shop.runs(base=2)
         (tmp_path / "shop" / "steps.py").rename(tmp_path / "away.py")

@@ -37,7 +37,7 @@ def cli(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Cli:
 @pytest.mark.parametrize(
     "zone", ["Berlin", "Europe/Atlantis", "EST5EDT,M3.2.0", "right/Europe/Berlin", "../etc/passwd"]
 )
-def test_a_zone_that_nobody_knows_is_refused_at_start_by_every_process(cli: Cli, zone: str) -> None:
+def test_every_process_refuses_an_unknown_time_zone_at_start(cli: Cli, zone: str) -> None:
     done = cli("list", UNSTUCK_TIME_ZONE=zone)
     assert done.returncode == 2
     assert (
@@ -46,7 +46,7 @@ def test_a_zone_that_nobody_knows_is_refused_at_start_by_every_process(cli: Cli,
     )
 
 
-def test_a_worker_on_a_host_without_the_data_of_the_zone_does_not_start(tmp_path: Path) -> None:
+def test_a_worker_without_the_data_of_its_time_zone_does_not_start(tmp_path: Path) -> None:
     environ = {
         **os.environ,
         "PYTHONPATH": PYTHONPATH,
@@ -62,7 +62,7 @@ def test_a_worker_on_a_host_without_the_data_of_the_zone_does_not_start(tmp_path
     )
 
 
-def test_a_process_that_took_the_zone_has_it_and_one_that_could_not_says_so(
+def test_a_process_applies_the_time_zone_or_reports_that_it_cannot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
@@ -85,7 +85,7 @@ def test_a_process_that_took_the_zone_has_it_and_one_that_could_not_says_so(
         {"spark.driver.extraJavaOptions": '"-Duser.timezone=Asia/Tokyo"'},
     ],
 )
-def test_a_conf_of_all_sessions_with_another_zone_is_refused_at_start(
+def test_a_global_conf_with_another_time_zone_is_refused_at_start(
     conf: dict[str, str],
     cli: Cli,
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_conf_of_all_sessions_with_another_zone_is_refused_at_start(
 @pytest.mark.claim("A timestamp has the same meaning on every host.")
 @pytest.mark.variant
 @pytest.mark.parametrize("place", ["defaults", "group"])
-def test_validate_and_submit_refuse_a_conf_with_another_zone_at_its_place(
+def test_validate_and_submit_refuse_a_conf_with_another_time_zone_at_its_place(
     cli: Cli,
     hand: ByHand,
     place: str,
@@ -126,7 +126,7 @@ def test_validate_and_submit_refuse_a_conf_with_another_zone_at_its_place(
     assert cli("validate", "job.json", UNSTUCK_TIME_ZONE="Asia/Tokyo").returncode == 0
 
 
-def test_a_conf_agrees_with_the_zone_of_the_job_and_a_job_has_one_zone() -> None:
+def test_the_conf_must_match_the_single_time_zone_of_a_job() -> None:
     spec = {"name": "nightly", "groups": [GROUP], "zone": "Asia/Tokyo", "defaults": {"conf": TOKYO}}
     JobSpec.from_values(spec, {}).check_zone("UTC")
     berlin = {"zone": "Europe/Berlin", "cron": "30 2 * * *"}

@@ -57,7 +57,7 @@ def days(running: str, tmp_path: Path) -> Days:
 
 
 @pytest.mark.variant
-def test_each_partition_that_is_replaced_is_named_and_one_that_shrinks_is_a_warning(
+def test_each_replaced_partition_is_listed_and_a_shrinking_one_is_a_warning(
     days: Days,
 ) -> None:
     """The second day is named, and has 19 of its 1,931 rows left."""
@@ -110,7 +110,7 @@ def test_late_rows_of_another_day_fail_the_attempt_and_erase_nothing(days: Days)
 
 
 @pytest.mark.claim("A load replaces no partition that it does not name.")
-def test_late_rows_are_appended_once_however_often_their_day_is_loaded(days: Days) -> None:
+def test_repeated_loads_of_a_day_append_late_rows_once(days: Days) -> None:
     for rows in (50, 100):  # the second load replaces the fourth day, and no other
         done = days.load(FOURTH, rows, {SECOND: 19}, partitions={"day": ":day"}, outside="append")
         assert done.status is Status.FINISHED, done.reason
@@ -142,7 +142,7 @@ def test_late_rows_are_rejected_if_the_spec_requests_it(days: Days) -> None:
     assert days.rows("flights__rejected") == {SECOND: 1}
 
 
-def test_a_named_partition_without_rows_is_emptied_and_one_that_is_not_named_stays(
+def test_a_listed_partition_without_rows_is_emptied_and_an_unlisted_one_stays(
     days: Days,
 ) -> None:
     assert days.load(FOURTH, 100).status is Status.FINISHED
@@ -200,7 +200,7 @@ def test_a_value_of_the_wrong_type_is_named(days: Days, day: str, says: str) -> 
 
 
 @pytest.mark.claim("A restored version becomes the newest version again, and reverts no other job.")
-def test_what_a_load_has_erased_is_published_again(days: Days) -> None:
+def test_erased_partitions_are_published_again(days: Days) -> None:
     days.load(FOURTH, 100, {SECOND: 19}, partitions={"day": [SECOND, FOURTH]})
     assert days.rows() == {SECOND: 19, FOURTH: 100}
 

@@ -71,7 +71,7 @@ def parted(tmp_path: Path) -> Warehouse:
         ({}, [0, 1, 2, 3, 4, 5]),
     ],
 )
-def test_the_files_of_some_partitions_are_named(
+def test_reading_selected_partitions_lists_their_files(
     parted: Warehouse, where: dict[str, Any], numbers: list[int]
 ) -> None:
     assert [
@@ -79,7 +79,7 @@ def test_the_files_of_some_partitions_are_named(
     ] == numbers
 
 
-def test_a_column_that_does_not_part_the_files_is_refused(parted: Warehouse) -> None:
+def test_filtering_by_a_column_that_is_not_a_partition_key_is_refused(parted: Warehouse) -> None:
     with pytest.raises(ValueError, match="not parted by n, but by day, late"):
         published_files(parted, "flights", where={"n": 1})
 
@@ -123,7 +123,9 @@ def test_a_value_that_no_partition_can_have_is_refused(parted: Warehouse, value:
         published_files(parted, "flights", where={"day": value})
 
 
-def test_a_read_of_no_partition_has_the_columns_and_types_of_the_others(parted: Warehouse) -> None:
+def test_an_empty_selection_of_partitions_has_the_columns_and_types_of_the_dataset(
+    parted: Warehouse,
+) -> None:
     none, all_of = (
         read_arrow(parted, "flights", where=where) for where in ({"day": "2026-02-30"}, None)
     )
@@ -142,7 +144,7 @@ def _made(warehouse: Warehouse, path: str) -> Path:
     return local
 
 
-def test_the_first_rows_come_in_the_order_of_files_with_the_columns_as_they_are_listed(
+def test_the_first_rows_follow_the_order_of_files_and_columns(
     parted: Warehouse,
 ) -> None:
     rows = head_rows(parted, parted.dataset("flights"), 12)
@@ -152,7 +154,7 @@ def test_the_first_rows_come_in_the_order_of_files_with_the_columns_as_they_are_
 
 
 @pytest.mark.variant
-def test_the_command_shows_rows_for_people_and_for_machines_and_bare_paths_in_a_pipe(
+def test_the_command_prints_rows_as_text_or_json_and_bare_paths_in_a_pipe(
     parted: Warehouse,
 ) -> None:
     def run(*arguments: str) -> str:
@@ -181,7 +183,7 @@ def test_the_command_shows_rows_for_people_and_for_machines_and_bare_paths_in_a_
 
 
 @pytest.mark.variant
-def test_spark_reads_the_files_of_some_partitions_alone(unstuck: Unstuck) -> None:
+def test_spark_reads_only_the_files_of_selected_partitions(unstuck: Unstuck) -> None:
     rows = [{"day": day, "n": n} for n, day in enumerate(("monday", "monday", "tuesday", None))]
     unstuck.publish("visits", rows, partition_by=["day"])
     read = partial(published, unstuck.spark, unstuck.warehouse, "visits")

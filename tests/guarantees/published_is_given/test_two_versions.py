@@ -67,7 +67,7 @@ def fork(coordinator: Coordinator, *, name: str = "job", members: int = 3, **spe
 
 
 @pytest.mark.claim("A job runs on one version of Spark and Python, unless its spec allows several.")
-def test_a_job_runs_on_the_spark_of_its_first_claim_alone_and_no_offer_is_lost(
+def test_a_job_runs_only_on_the_spark_version_of_its_first_claim(
     coordinator: Coordinator,
 ) -> None:
     old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
@@ -78,7 +78,7 @@ def test_a_job_runs_on_the_spark_of_its_first_claim_alone_and_no_offer_is_lost(
     assert coordinator.status(job) is Status.FINISHED
 
 
-def test_a_job_keeps_to_its_python_also_where_it_does_not_use_spark(
+def test_a_job_keeps_its_python_version_even_without_spark(
     coordinator: Coordinator,
 ) -> None:
     new, other = Runner(coordinator, NEW, "new"), Runner(coordinator, OTHER_PYTHON, "other")
@@ -93,7 +93,7 @@ def test_a_job_keeps_to_its_python_also_where_it_does_not_use_spark(
 
 
 @pytest.mark.variant
-def test_offers_that_a_runner_may_not_take_keep_it_from_no_other_job(
+def test_offers_that_a_runner_may_not_take_do_not_block_other_jobs(
     coordinator: Coordinator,
 ) -> None:
     """However many they are: each is moved away once."""
@@ -115,7 +115,7 @@ def test_offers_that_a_runner_may_not_take_keep_it_from_no_other_job(
     assert coordinator.status(wide) is Status.FINISHED
 
 
-def test_offers_of_a_pool_wait_for_its_slot_also_where_other_versions_have_met_them(
+def test_offers_of_a_pool_wait_for_a_slot_after_runners_of_other_versions_skipped_them(
     coordinator: Coordinator,
 ) -> None:
     """None of them is dropped, to be found missing later, because the slot was taken."""
@@ -137,7 +137,7 @@ def test_offers_of_a_pool_wait_for_its_slot_also_where_other_versions_have_met_t
     assert coordinator.status(job) is Status.FINISHED
 
 
-def test_two_runners_that_claim_at_once_are_on_one_version(coordinator: Coordinator) -> None:
+def test_two_runners_with_simultaneous_claims_use_one_version(coordinator: Coordinator) -> None:
     """Before any commit has seen the first claim."""
     old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     fork(coordinator)
@@ -162,7 +162,7 @@ def rolled_back(coordinator: Coordinator, job: str) -> Callable[[], None]:
     return forget
 
 
-def test_a_renewal_that_claims_again_after_a_rollback_binds_the_job_to_its_versions_again(
+def test_a_renewal_after_a_rollback_binds_the_job_to_its_versions_again(
     coordinator: Coordinator,
 ) -> None:
     old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
@@ -180,7 +180,7 @@ def test_a_renewal_that_claims_again_after_a_rollback_binds_the_job_to_its_versi
     assert coordinator.status(job) is Status.FINISHED
 
 
-def test_an_attempt_that_a_rollback_undid_is_stale_where_others_have_begun_its_job_meanwhile(
+def test_a_rolled_back_attempt_is_stale_if_other_versions_have_started_its_job(
     coordinator: Coordinator,
 ) -> None:
     old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
@@ -199,7 +199,9 @@ def test_an_attempt_that_a_rollback_undid_is_stale_where_others_have_begun_its_j
     assert coordinator.status(job) is Status.FINISHED
 
 
-def test_a_mixed_job_is_taken_by_all_after_a_rollback_too(coordinator: Coordinator) -> None:
+def test_runners_of_all_versions_take_a_mixed_job_after_a_rollback(
+    coordinator: Coordinator,
+) -> None:
     old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     job = fork(coordinator, mixed=True)
     forget = rolled_back(coordinator, job)
@@ -211,7 +213,7 @@ def test_a_mixed_job_is_taken_by_all_after_a_rollback_too(coordinator: Coordinat
 
 
 @pytest.mark.claim("A job runs on one version of Spark and Python, unless its spec allows several.")
-def test_a_mixed_job_is_taken_by_all(coordinator: Coordinator) -> None:
+def test_runners_of_all_versions_take_a_mixed_job(coordinator: Coordinator) -> None:
     old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     job = fork(coordinator, mixed=True)
     assert [new.took(), old.took(), new.took()] == ["f[0]", "f[1]", "f[2]"]
@@ -229,7 +231,7 @@ def woken(coordinator: Coordinator, *idle: Runner) -> int:
     return coordinator.wake_ups["light"]
 
 
-def test_a_fleet_that_is_upgraded_under_a_job_is_explained_and_alter_lets_it_go_on(
+def test_a_fleet_upgraded_during_a_job_is_explained_and_alter_continues_the_job(
     coordinator: Coordinator,
 ) -> None:
     old = Runner(coordinator, OLD, "old")
@@ -263,7 +265,7 @@ def test_a_fleet_that_is_upgraded_under_a_job_is_explained_and_alter_lets_it_go_
     assert coordinator.status(job) is Status.FINISHED
 
 
-def test_why_names_the_runners_of_other_versions(
+def test_why_names_runners_with_other_versions(
     coordinator: Coordinator,
 ) -> None:
     new = Runner(coordinator, NEW, "new")
@@ -276,7 +278,7 @@ def test_why_names_the_runners_of_other_versions(
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_a_runner_without_spark_leaves_groups_with_spark_to_others_and_takes_the_rest(
+def test_a_runner_without_spark_takes_only_groups_without_spark(
     coordinator: Coordinator, mixed: bool
 ) -> None:
     """It took them, and the job FAILED: three workers in a row seemed to be lost under it."""
@@ -305,7 +307,7 @@ def test_a_runner_without_spark_leaves_groups_with_spark_to_others_and_takes_the
     assert coordinator.status(job) is Status.FINISHED
 
 
-def test_a_job_that_began_on_a_runner_without_spark_goes_on_with_any_spark(
+def test_a_job_started_on_a_runner_without_spark_continues_with_any_spark(
     coordinator: Coordinator,
 ) -> None:
     none, new = Runner(coordinator, NO_SPARK, "none"), Runner(coordinator, NEW, "new")
@@ -316,7 +318,7 @@ def test_a_job_that_began_on_a_runner_without_spark_goes_on_with_any_spark(
     assert coordinator.status(job) is Status.FINISHED
 
 
-def test_the_note_of_the_versions_goes_with_the_job(coordinator: Coordinator) -> None:
+def test_the_recorded_versions_are_removed_with_the_job(coordinator: Coordinator) -> None:
     job = fork(coordinator, members=1)
     assert Runner(coordinator, NEW, "new").took() == "f[0]"
     assert coordinator.queries.versions(job) == {"python": "3.11", "spark": "4.3"}
@@ -325,7 +327,7 @@ def test_the_note_of_the_versions_goes_with_the_job(coordinator: Coordinator) ->
 
 @pytest.mark.claim("A job runs on one version of Spark and Python, unless its spec allows several.")
 @pytest.mark.variant
-def test_a_version_says_what_made_it_and_a_retry_on_another_python_does_the_work_again(
+def test_a_dataset_version_records_its_software_and_a_retry_on_another_python_reuses_nothing(
     redis_server: RedisServer, coordinator: Coordinator, tmp_path: Path
 ) -> None:
     """Real runners; the second says that it has another Python, which would need packages of its

@@ -69,7 +69,7 @@ def load(folder: Path, **more: str) -> dict[str, object]:
 
 @pytest.mark.claim("Storage that cannot create a file atomically is refused.")
 @pytest.mark.variant
-def test_a_submit_to_a_store_that_ignores_the_condition_is_refused_and_nothing_is_stored(
+def test_a_submit_to_a_store_without_conditional_writes_is_refused(
     client: redis.Redis,
     redis_server: RedisServer,
     bucket: str,
@@ -91,7 +91,7 @@ def test_a_submit_to_a_store_that_ignores_the_condition_is_refused_and_nothing_i
 
 
 @pytest.mark.claim("Storage that cannot create a file atomically is refused.")
-def test_a_standing_warehouse_is_tried_anew_at_an_endpoint_at_which_it_was_not(
+def test_an_existing_warehouse_is_checked_again_at_a_new_endpoint(
     client: redis.Redis,
     redis_server: RedisServer,
     bucket: str,
@@ -111,7 +111,7 @@ def test_a_standing_warehouse_is_tried_anew_at_an_endpoint_at_which_it_was_not(
     assert (len(client.keys()), Files(uri).paths("")) == (jobs, stands)
 
 
-def test_a_worker_that_reaches_the_store_by_such_an_endpoint_runs_no_step(
+def test_a_worker_that_uses_an_unsafe_endpoint_runs_no_step(
     client: redis.Redis, redis_server: RedisServer, bucket: str, gateway: Gateway, tmp_path: Path
 ) -> None:
     (tmp_path / "lake.py").write_text(STEPS)
@@ -127,7 +127,7 @@ def test_a_worker_that_reaches_the_store_by_such_an_endpoint_runs_no_step(
     assert Files(f"{bucket}/w").names("") == ["_warehouse_id"]
 
 
-def test_a_publisher_behind_such_an_endpoint_publishes_nothing_until_it_honours_the_condition(
+def test_a_publisher_behind_an_unsafe_endpoint_waits_for_conditional_writes(
     client: redis.Redis,
     redis_server: RedisServer,
     s3_server: S3Server,
@@ -162,7 +162,7 @@ def test_a_publisher_behind_such_an_endpoint_publishes_nothing_until_it_honours_
     assert len(published_files(uri, "numbers")) == Warehouse(uri).head() == 1
 
 
-def test_a_place_that_was_tried_costs_no_request_more_than_the_one_that_reads_the_id(
+def test_a_checked_warehouse_costs_only_the_request_that_reads_its_id(
     bucket: str, gateway: Gateway, through: Through
 ) -> None:
     gateway.ignores_conditions = False
@@ -182,7 +182,7 @@ def test_a_place_that_was_tried_costs_no_request_more_than_the_one_that_reads_th
     assert [method for method, _ in gateway.requests[tried + 1 :]] == ["GET", "HEAD"]
 
 
-def test_the_doctor_names_a_store_that_ignores_the_condition(
+def test_doctor_names_a_store_without_conditional_writes(
     bucket: str, gateway: Gateway, through: Through
 ) -> None:
     Warehouse(f"{bucket}/w").ensure_id()
@@ -194,7 +194,7 @@ def test_the_doctor_names_a_store_that_ignores_the_condition(
     assert Files(f"{bucket}/w").names("") == ["_warehouse_id"]
 
 
-def test_a_delta_table_in_such_a_store_is_not_written(
+def test_no_delta_table_is_written_to_a_store_without_conditional_writes(
     bucket: str, gateway: Gateway, through: Through
 ) -> None:
     DeltaFiles(f"{bucket}/table").probe()
@@ -204,7 +204,7 @@ def test_a_delta_table_in_such_a_store_is_not_written(
 
 
 @pytest.mark.claim("Storage that cannot create a file atomically is refused.")
-def test_a_folder_whose_hard_links_replace_what_stands_is_refused_and_left_empty(
+def test_a_folder_whose_hard_links_overwrite_files_is_refused_and_left_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "link", os.replace)

@@ -44,7 +44,7 @@ def shop(redis_server: RedisServer, client: redis.Redis, tmp_path: Path) -> Cli:
 
 
 @pytest.mark.variant
-def test_validate_with_imports_tells_what_no_step_takes_and_what_does_not_fit(shop: Cli) -> None:
+def test_validate_with_imports_reports_unused_and_unfit_parameters(shop: Cli) -> None:
     done = shop("validate", "shop.yaml", "--imports", "--json")
     assert json.loads(done.stdout)["warnings"] == [
         "shop.yaml:3:25: params.lost: nothing in the job uses this parameter",
@@ -71,7 +71,7 @@ def test_validate_with_imports_tells_what_no_step_takes_and_what_does_not_fit(sh
     )
 
 
-def test_submit_reports_what_is_known_without_the_code(shop: Cli) -> None:
+def test_submit_reports_unused_parameters_known_without_the_code(shop: Cli) -> None:
     done = shop("submit", "shop.yaml", "--json")
     assert json.loads(done.stdout)["warnings"] == [
         "groups[1].params.day: nothing in the group uses this parameter"
@@ -79,7 +79,7 @@ def test_submit_reports_what_is_known_without_the_code(shop: Cli) -> None:
     assert "Warning: groups[1].params.day: nothing" in done.stderr
 
 
-def test_run_reports_the_same_before_it_begins(shop: Cli) -> None:
+def test_run_reports_unused_parameters_before_it_starts(shop: Cli) -> None:
     quoted = SPEC.replace("MODULE", "shop").replace("SELECT 1 AS one", "SELECT ':day' AS one")
     (shop.folder / "shop.yaml").write_text(quoted)
     done = shop("run", "shop.yaml", "--only", "prices")
@@ -90,7 +90,7 @@ def test_run_reports_the_same_before_it_begins(shop: Cli) -> None:
     assert done.returncode == 0
 
 
-def test_an_attempt_warns_of_a_parameter_that_its_steps_ignore(
+def test_an_attempt_warns_of_parameters_ignored_by_its_steps(
     shop: Cli, client: redis.Redis, redis_server: RedisServer
 ) -> None:
     offers = []

@@ -126,7 +126,7 @@ def shown(problem: dict[str, Any]) -> str:
 @pytest.mark.claim(
     "`unstuck validate` reports all problems of a spec, its SQL and its code at once."
 )
-def test_all_problems_of_a_spec_of_its_sql_and_of_its_code_come_at_once_each_in_its_place(
+def test_problems_of_spec_sql_and_code_are_reported_together_with_their_places(
     shop: Path,
 ) -> None:
     found = [shown(problem) for problem in validate(shop, "bad.yaml", "--imports")["problems"]]
@@ -137,7 +137,7 @@ def test_all_problems_of_a_spec_of_its_sql_and_of_its_code_come_at_once_each_in_
     "`unstuck validate` reports all problems of a spec, its SQL and its code at once."
 )
 @pytest.mark.variant
-def test_sql_that_spark_takes_passes_with_its_conf_and_without_values_of_its_parameters(
+def test_sql_valid_for_spark_passes_with_its_conf_and_without_parameter_values(
     shop: Path,
 ) -> None:
     (shop / "good.yaml").write_text(SPARK_TAKES)
@@ -156,7 +156,7 @@ def test_sql_that_spark_takes_passes_with_its_conf_and_without_values_of_its_par
     "`unstuck validate` reports all problems of a spec, its SQL and its code at once."
 )
 @pytest.mark.variant
-def test_without_spark_another_parser_only_warns(shop: Path) -> None:
+def test_without_spark_the_other_sql_parser_only_warns(shop: Path) -> None:
     text = "name: a\ngroups: [{name: a, steps: [{sql: SELECT (1, output: o}]}]\n"
     (shop / "doubt.yaml").write_text(text)
     answer = validate(shop, "doubt.yaml", JAVA_HOME=str(shop))
@@ -188,7 +188,7 @@ class Daily:
 
 
 @pytest.mark.variant
-def test_functions_that_cannot_be_steps_are_found_before_they_run(tmp_path: Path) -> None:
+def test_functions_that_cannot_be_steps_are_reported_before_they_run(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text(NO_STEPS)
     names = ["later", "later_too", "parts", "swapped", "day_first", "Daily.load"]
     groups = [
@@ -215,7 +215,7 @@ def test_functions_that_cannot_be_steps_are_found_before_they_run(tmp_path: Path
     assert [text[: len(cause)] for text, cause in zip(found, causes, strict=True)] == causes
 
 
-def test_a_table_that_only_python_could_provide_is_a_warning_and_with_its_code_an_error(
+def test_an_unknown_table_is_a_warning_if_python_could_provide_it_and_else_an_error(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "steps.py").write_text("def load(spark, ctx): return spark.range(3)\n")

@@ -73,7 +73,7 @@ def tmp_path(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_view_has_the_rows_names_and_types_that_are_published(unstuck: Fixture) -> None:
+def test_a_view_has_the_published_rows_names_and_types(unstuck: Fixture) -> None:
     unstuck.publish("select", TYPED)
     unstuck.publish(
         "visits",
@@ -123,7 +123,7 @@ def test_a_view_has_the_rows_names_and_types_that_are_published(unstuck: Fixture
         assert sorted(map(str, shown.collect())) == sorted(map(str, wanted.collect()))
 
 
-def test_the_kept_views_show_each_publish_until_they_are_removed(unstuck: Fixture) -> None:
+def test_stored_views_show_each_publish_until_they_are_removed(unstuck: Fixture) -> None:
     place = Warehouse(unstuck.warehouse)
     for kind in ("duckdb", "spark"):
         assert write_views(place, kind) == 0
@@ -165,7 +165,7 @@ def kept(tmp_path: Path) -> Warehouse:
     return place
 
 
-def test_a_publisher_that_is_late_never_leaves_older_views_than_the_newest(
+def test_a_late_publisher_never_leaves_outdated_views(
     kept: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The older one stops just before it writes; the newer one publishes and writes meanwhile."""
@@ -190,7 +190,7 @@ def test_a_publisher_that_is_late_never_leaves_older_views_than_the_newest(
     assert b"2.parquet" in kept.storage.read(view_path("duckdb"))
 
 
-def test_views_that_cannot_be_written_fail_no_publish_are_told_and_written_by_whoever_repeats_it(
+def test_unwritable_views_fail_no_publish_and_are_reported(
     kept: Warehouse, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = Path(kept.storage.uri("_views"))
@@ -213,7 +213,7 @@ def test_views_that_cannot_be_written_fail_no_publish_are_told_and_written_by_wh
     assert stale_views(kept.storage.uri("")) == {}
 
 
-def test_names_that_differ_in_case_alone_and_delta_tables_are_told_or_read_there(
+def test_names_differing_only_in_case_are_reported_and_tables_are_read_in_place(
     tmp_path: Path,
 ) -> None:
     storage = Files(str(tmp_path))

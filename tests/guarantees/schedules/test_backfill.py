@@ -57,7 +57,7 @@ def sweep(coordinator: Coordinator) -> list[str]:
 @pytest.mark.claim(
     "Each tick of a schedule or a backfill is exactly one job, also if coordinators die."
 )
-def test_each_of_its_ticks_is_one_job_of_low_priority_under_the_key_of_the_tick(
+def test_each_tick_of_a_backfill_is_one_low_priority_job_with_its_key(
     coordinator: Coordinator,
 ) -> None:
     begun(coordinator, 3, parallel=2)
@@ -119,7 +119,7 @@ def backfill_and_forget(coordinator: Coordinator, redo: Redo) -> list[str]:
 
 
 @pytest.mark.parametrize(("redo", "tries"), [("none", []), ("failed", []), ("all", ["/2", "/2"])])
-def test_a_tick_whose_jobs_were_removed_by_retention_is_run_again_only_if_all_are(
+def test_a_tick_with_expired_jobs_reruns_only_if_all_ticks_rerun(
     coordinator: Coordinator, redo: Redo, tries: list[str]
 ) -> None:
     coordinator.client.schedules.set(PUBLISHES)
@@ -130,7 +130,7 @@ def test_a_tick_whose_jobs_were_removed_by_retention_is_run_again_only_if_all_ar
     assert Warehouse(coordinator.settings.warehouse).head() == 2 + len(tries)
 
 
-def test_each_backfill_of_all_ticks_runs_them_again_whatever_retention_has_removed(
+def test_a_backfill_of_all_ticks_reruns_them_after_retention_removed_their_jobs(
     coordinator: Coordinator,
 ) -> None:
     coordinator.client.schedules.set(PUBLISHES)
@@ -141,7 +141,7 @@ def test_each_backfill_of_all_ticks_runs_them_again_whatever_retention_has_remov
 
 
 @pytest.mark.parametrize("point", [Point.BEFORE_SUBMIT, Point.AFTER_SUBMIT])
-def test_the_death_of_a_coordinator_around_a_submit_leaves_one_job_for_the_tick(
+def test_a_coordinator_that_dies_around_a_submit_leaves_one_job_for_the_tick(
     coordinator: Coordinator, point: Point
 ) -> None:
     begun(coordinator, 2)
@@ -157,7 +157,7 @@ def test_the_death_of_a_coordinator_around_a_submit_leaves_one_job_for_the_tick(
     assert second != job
 
 
-def test_a_canceled_backfill_leaves_its_run_to_end_and_starts_no_other(
+def test_a_canceled_backfill_lets_its_run_end_and_starts_no_other(
     coordinator: Coordinator,
 ) -> None:
     begun(coordinator, 3)
@@ -169,7 +169,7 @@ def test_a_canceled_backfill_leaves_its_run_to_end_and_starts_no_other(
     assert (backfill(coordinator).status, len(coordinator.client.jobs())) == ("CANCELED", 1)
 
 
-def test_the_list_shows_the_runs_of_a_backfill_as_one_line(coordinator: Coordinator) -> None:
+def test_the_list_shows_the_runs_of_a_backfill_in_one_line(coordinator: Coordinator) -> None:
     begun(coordinator, 3, parallel=3)
     sweep(coordinator)
     jobs = coordinator.client.jobs()
@@ -206,7 +206,7 @@ def fail(coordinator: Coordinator, job: str) -> None:
     coordinator.read()
 
 
-def test_a_cumulative_job_stops_at_a_failed_tick_and_each_advice_that_is_printed_is_accepted(
+def test_a_cumulative_job_stops_at_a_failed_tick_and_the_printed_remedies_work(
     coordinator: Coordinator,
 ) -> None:
     schedules = coordinator.client.schedules
@@ -280,7 +280,7 @@ def failed_tick(coordinator: Coordinator, case: str) -> str:
 
 @pytest.mark.claim("A command that `why` or a refusal names is accepted as the schedule is.")
 @pytest.mark.parametrize("case", ADVICE)
-def test_the_command_that_is_named_for_a_failed_tick_is_accepted(
+def test_the_printed_command_for_a_failed_tick_is_accepted(
     coordinator: Coordinator, case: str
 ) -> None:
     job = failed_tick(coordinator, case)
@@ -297,7 +297,7 @@ def test_the_command_that_is_named_for_a_failed_tick_is_accepted(
 
 
 @pytest.mark.parametrize("case", ADVICE)
-def test_each_command_that_is_named_for_a_schedule_is_accepted(
+def test_each_printed_command_for_a_schedule_is_accepted(
     make_coordinator: Callable[..., Coordinator], case: str
 ) -> None:
     first = make_coordinator()
@@ -322,7 +322,7 @@ def answer_of(coordinator: Coordinator, command: str) -> Result:
     return CliRunner().invoke(app, command.removeprefix("unstuck ").split(), env=environ)
 
 
-def test_no_command_is_named_for_a_tick_that_another_run_has_done(coordinator: Coordinator) -> None:
+def test_no_command_is_printed_for_a_tick_done_by_another_run(coordinator: Coordinator) -> None:
     job = failed_tick(coordinator, "a backfill")
     coordinator.client.schedules.resume_backfill("hourly")
     (second,) = sweep(coordinator)
@@ -333,7 +333,7 @@ def test_no_command_is_named_for_a_tick_that_another_run_has_done(coordinator: C
         coordinator.client.retry(job)
 
 
-def test_a_run_by_hand_has_the_values_that_a_person_gives_to_its_parameters(
+def test_a_manual_run_uses_the_given_parameter_values(
     coordinator: Coordinator,
 ) -> None:
     params = {
@@ -361,7 +361,7 @@ def test_a_run_by_hand_has_the_values_that_a_person_gives_to_its_parameters(
         coordinator.client.schedules.run("hourly", params={"cuont": 1})
 
 
-def test_a_run_by_hand_that_fails_leaves_the_clock_alone_and_can_be_retried(
+def test_a_failed_manual_run_does_not_affect_the_clock_and_can_be_retried(
     coordinator: Coordinator,
 ) -> None:
     schedules = coordinator.client.schedules
@@ -381,7 +381,7 @@ def test_a_run_by_hand_that_fails_leaves_the_clock_alone_and_can_be_retried(
     assert coordinator.client.retry(job).id != job
 
 
-def test_a_key_of_the_form_of_a_tick_is_refused_to_users(coordinator: Coordinator) -> None:
+def test_a_user_key_in_the_form_of_a_tick_key_is_refused(coordinator: Coordinator) -> None:
     spec = {"name": "hourly", "groups": [group("a")]}
     for key in (f"hourly@{tick_text(BEGIN)}", f"hourly@{tick_text(BEGIN)}/2"):
         with pytest.raises(

@@ -70,7 +70,7 @@ def backfill_of(client: Client, schedule: str) -> Backfill:
 
 @pytest.mark.variant
 @pytest.mark.timeout(300 * ROUNDS)
-def test_each_tick_of_a_cumulative_backfill_is_published_once_and_in_order_under_kills(
+def test_each_tick_of_a_cumulative_backfill_is_published_once_in_order_despite_kills(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     (tmp_path / "balance_steps.py").write_text(STEPS)

@@ -39,7 +39,7 @@ def look(coordinator: Coordinator) -> Backlog | None:
     return coordinator.client.schedules.show("loads").backlog
 
 
-def test_show_and_why_say_how_much_is_unread_also_under_a_pause_and_when_the_folder_is_gone(
+def test_show_and_why_print_the_backlog_while_paused_or_without_the_folder(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     folder = tmp_path / "in"
@@ -68,7 +68,7 @@ def test_show_and_why_say_how_much_is_unread_also_under_a_pause_and_when_the_fol
     assert str(folder) in next(iter(gone.streams.values())).trouble
 
 
-def test_who_removed_a_schedule_and_why_is_known_afterwards(
+def test_the_user_and_reason_of_a_schedule_removal_are_recorded(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     schedules = coordinator.client.schedules
@@ -89,7 +89,7 @@ def test_who_removed_a_schedule_and_why_is_known_afterwards(
     assert coordinator.redis.ttl(coordinator.keys.of_schedule("loads").schedule_events) == -1
 
 
-def test_a_schedule_whose_record_is_damaged_is_named_and_hides_no_other(
+def test_a_schedule_with_a_damaged_record_is_named_and_hides_no_other(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     schedules = coordinator.client.schedules

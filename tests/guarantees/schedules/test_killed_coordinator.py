@@ -25,7 +25,7 @@ SPEC = {"name": "ticking", "schedule": {}, "groups": [group("a")]}
 @pytest.mark.parametrize(
     "point", [Point.AFTER_TAKE, Point.BEFORE_SUBMIT, Point.AFTER_LOCK, Point.BEFORE_COMMIT]
 )
-def test_a_tick_begins_when_the_term_of_a_coordinator_that_was_killed_with_it_is_over(
+def test_a_tick_starts_when_the_lock_of_a_killed_coordinator_expires(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path, point: Point
 ) -> None:
     """No sweep finds the tick: the next one is due in 20 minutes. The next coordinator may start
@@ -66,7 +66,7 @@ def test_a_tick_begins_when_the_term_of_a_coordinator_that_was_killed_with_it_is
     )
 
 
-def test_what_becomes_due_by_time_is_looked_at_then_and_what_a_report_made_due_is_left_to_its_reader(
+def test_work_due_by_time_is_processed_on_time_and_reports_are_left_to_their_reader(
     coordinator: Coordinator,
 ) -> None:
     now = lambda: coordinator.schedule_store.now()  # noqa: E731
@@ -87,7 +87,7 @@ def test_what_becomes_due_by_time_is_looked_at_then_and_what_a_report_made_due_i
     assert BUSY_WAIT[1] <= coordinator.sweep.run_due(0.5) <= 0.3
 
 
-def test_the_first_look_of_a_coordinator_decides_what_became_due_before_it_started(
+def test_the_first_scan_of_a_coordinator_decides_jobs_due_before_its_start(
     coordinator: Coordinator,
 ) -> None:
     coordinator.submit(group("a"))
@@ -95,7 +95,7 @@ def test_the_first_look_of_a_coordinator_decides_what_became_due_before_it_start
     assert coordinator.sent
 
 
-def test_a_job_is_decided_at_its_time_by_a_coordinator_that_looks_late(
+def test_a_coordinator_that_scans_late_decides_a_job_for_its_due_time(
     coordinator: Coordinator,
 ) -> None:
     now = lambda: coordinator.schedule_store.now()  # noqa: E731

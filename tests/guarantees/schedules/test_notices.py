@@ -66,7 +66,7 @@ def fail(coordinator: Coordinator, job: str, outcome: Outcome | None = None) -> 
     coordinator.schedules.run()
 
 
-def test_a_run_that_fails_is_told_by_its_schedule_alone_and_its_retry_that_ends_well_too(
+def test_a_failed_run_and_its_successful_retry_are_notified_only_by_the_schedule(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator()
@@ -82,7 +82,7 @@ def test_a_run_that_fails_is_told_by_its_schedule_alone_and_its_retry_that_ends_
 
 
 @pytest.mark.claim("The commit that changes a status also writes its notice, exactly once.")
-def test_a_lost_reply_and_a_second_coordinator_notify_nothing_twice(
+def test_a_lost_reply_or_a_second_coordinator_causes_no_duplicate_notice(
     make_coordinator: Callable[..., Coordinator],
     lossy: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
@@ -98,7 +98,7 @@ def test_a_lost_reply_and_a_second_coordinator_notify_nothing_twice(
     assert events(first) == ["failed"]
 
 
-def test_who_removes_a_schedule_ends_its_problem_for_those_who_were_told_of_it(
+def test_removing_a_schedule_sends_the_end_of_its_problem_to_notified_targets(
     coordinator: Coordinator,
 ) -> None:
     coordinator.client.schedules.set(spec("failed", "recovered", every="1s", retry={"max": 0}))
@@ -111,7 +111,9 @@ def test_who_removes_a_schedule_ends_its_problem_for_those_who_were_told_of_it(
     assert "anna has removed it" in over.text
 
 
-def test_an_unrecoverable_failure_halts_and_is_notified(coordinator: Coordinator) -> None:
+def test_an_unrecoverable_failure_halts_the_schedule_and_is_notified(
+    coordinator: Coordinator,
+) -> None:
     coordinator.client.schedules.set(spec("halted", "recovered", every="2s"))
     fail(coordinator, run_of(coordinator), failed("TOO_MANY_REJECTED_ROWS", recoverable=False))
     (one,) = told(coordinator)
@@ -121,7 +123,7 @@ def test_an_unrecoverable_failure_halts_and_is_notified(coordinator: Coordinator
     assert "unstuck schedule resume ticking" in one.commands
 
 
-def test_a_stream_behind_is_notified_although_its_schedule_is_paused(
+def test_a_stream_backlog_is_notified_although_its_schedule_is_paused(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     folder = tmp_path / "in"
@@ -146,7 +148,7 @@ def a_minute_ago() -> str:
     return f"{datetime.now(UTC) - timedelta(minutes=1):%H:%M} UTC"
 
 
-def test_a_job_that_a_crontab_submits_is_late_until_it_has_ended_well(
+def test_a_job_submitted_by_cron_is_late_until_it_succeeds(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator()
@@ -169,7 +171,7 @@ def test_a_job_that_a_crontab_submits_is_late_until_it_has_ended_well(
     )
 
 
-def test_a_job_whose_rule_is_changed_while_it_is_late_is_told_to_be_well_again(
+def test_changing_the_rule_of_a_late_job_sends_its_recovery(
     coordinator: Coordinator,
 ) -> None:
     def submit(late: str) -> str:
@@ -187,7 +189,7 @@ def test_a_job_whose_rule_is_changed_while_it_is_late_is_told_to_be_well_again(
     assert events(coordinator) == ["late", "recovered"]
 
 
-def test_who_was_told_that_a_job_is_late_is_told_of_its_end_though_no_rule_expects_it_any_more(
+def test_the_end_of_lateness_is_sent_although_its_rule_was_removed(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     rules = [{"on": [{"late": a_minute_ago()}, "recovered"], "to": "ops"}]
@@ -213,7 +215,7 @@ def test_who_was_told_that_a_job_is_late_is_told_of_its_end_though_no_rule_expec
     assert not restarted.redis.hexists(restarted.keys.expected_state, "nightly")
 
 
-def test_a_job_that_ended_well_is_not_late_and_one_that_does_not_come_any_more_is_given_up(
+def test_a_successful_job_is_not_late_and_an_absent_job_is_eventually_dropped(
     coordinator: Coordinator,
 ) -> None:
     rules = [{"on": [{"late": a_minute_ago()}], "to": "ops"}]
@@ -234,7 +236,7 @@ def test_a_job_that_ended_well_is_not_late_and_one_that_does_not_come_any_more_i
 
 
 @pytest.mark.parametrize("most", [1, 3, 100])
-def test_the_run_that_counts_is_found_among_any_number_of_other_jobs_and_each_of_these_is_read_once(
+def test_the_relevant_run_is_found_among_many_jobs_and_each_is_read_once(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(submitted_jobs, "MAX_JOBS_PER_SCAN", most)
@@ -262,7 +264,7 @@ def test_the_run_that_counts_is_found_among_any_number_of_other_jobs_and_each_of
     assert max(read[job] for job in others[:-1]) == 1
 
 
-def test_a_rule_of_the_fleet_notifies_of_a_job_never_submitted(
+def test_a_fleet_rule_notifies_of_a_job_that_was_never_submitted(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     written = {"on": [{"late": a_minute_ago()}], "to": "ops", "names": ["never", "some*"]}
@@ -277,7 +279,7 @@ def test_a_rule_of_the_fleet_notifies_of_a_job_never_submitted(
     assert "none was submitted" in one.text
 
 
-def test_a_coordinator_that_lacks_a_rule_of_the_fleet_silences_no_other(
+def test_a_coordinator_without_a_fleet_rule_does_not_suppress_notices_of_others(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     written = {"on": [{"late": a_minute_ago()}], "to": "ops", "names": ["never"]}
@@ -293,7 +295,7 @@ def test_a_coordinator_that_lacks_a_rule_of_the_fleet_silences_no_other(
 
 
 @pytest.mark.claim("The commit that changes a status also writes its notice, exactly once.")
-def test_a_coordinator_that_dies_while_it_submits_tells_nothing_of_what_was_not_committed(
+def test_a_coordinator_that_dies_during_a_submit_sends_no_notice_of_uncommitted_changes(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     first = make_coordinator(lock_ttl=0.5)

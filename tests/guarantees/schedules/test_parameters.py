@@ -25,7 +25,7 @@ SPEC = {
 }
 
 
-def test_a_run_of_a_schedule_that_was_set_without_values_has_those_of_its_tick(
+def test_a_run_of_a_schedule_without_values_uses_the_values_of_its_tick(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     schedules, path = coordinator.client.schedules, tmp_path / "nightly.json"
@@ -53,7 +53,7 @@ def test_a_run_of_a_schedule_that_was_set_without_values_has_those_of_its_tick(
     assert json.loads(plan)["judged_at"] == 1774823400.0, "rows are judged as of the tick"
 
 
-def test_a_backfill_gives_the_days_of_the_zone_in_which_it_was_given_though_the_schedule_gets_another(
+def test_a_backfill_keeps_its_time_zone_when_the_schedule_changes(
     coordinator: Coordinator,
 ) -> None:
     """Half past midnight in Berlin is the day before in UTC, which another tick has loaded."""
@@ -68,7 +68,7 @@ def test_a_backfill_gives_the_days_of_the_zone_in_which_it_was_given_though_the_
     assert told.params["day"] == "2026-03-30"
 
 
-def test_a_schedule_without_a_zone_has_the_days_and_the_steps_of_the_fleets_zone(
+def test_a_schedule_without_a_time_zone_uses_the_zone_of_the_fleet(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Midnight in UTC is the day before in New York, which is the day that the steps cut."""
@@ -91,7 +91,7 @@ def test_a_schedule_without_a_zone_has_the_days_and_the_steps_of_the_fleets_zone
     )
 
 
-def test_a_schedule_is_refused_that_lacks_a_value_which_no_tick_gives(
+def test_a_schedule_with_a_parameter_that_no_tick_provides_is_refused(
     coordinator: Coordinator,
 ) -> None:
     params = {"day": DAY, "source": {"type": "text", "required": True}}

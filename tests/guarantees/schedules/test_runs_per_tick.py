@@ -69,7 +69,7 @@ def publishes(coordinator: Coordinator, job: str) -> None:
 @pytest.mark.claim(
     "Each tick of a schedule or a backfill is exactly one job, also if coordinators die."
 )
-def test_each_tick_is_one_job_and_its_end_makes_the_schedule_due(coordinator: Coordinator) -> None:
+def test_each_tick_is_one_job_whose_end_makes_the_schedule_due(coordinator: Coordinator) -> None:
     coordinator.client.schedules.set(spec(every="1s"))
     first = next_run(coordinator, 0)
     assert coordinator.drive(first) is Status.FINISHED
@@ -88,7 +88,7 @@ def test_each_tick_is_one_job_and_its_end_makes_the_schedule_due(coordinator: Co
     "Each tick of a schedule or a backfill is exactly one job, also if coordinators die."
 )
 @pytest.mark.parametrize("point", [Point.BEFORE_SUBMIT, Point.AFTER_SUBMIT])
-def test_a_coordinator_that_dies_while_it_submits_a_run_leaves_one_job_of_the_tick(
+def test_a_coordinator_that_dies_while_submitting_a_run_leaves_one_job_for_the_tick(
     make_coordinator: Callable[..., Coordinator], point: Point
 ) -> None:
     first = make_coordinator(lock_ttl=0.5)
@@ -110,7 +110,7 @@ def test_a_coordinator_that_dies_while_it_submits_a_run_leaves_one_job_of_the_ti
 @pytest.mark.claim(
     "Each tick of a schedule or a backfill is exactly one job, also if coordinators die."
 )
-def test_two_coordinators_that_decide_one_tick_make_one_job(
+def test_two_coordinators_that_decide_one_tick_create_one_job(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Both have read the record before either writes."""
@@ -131,7 +131,7 @@ def test_two_coordinators_that_decide_one_tick_make_one_job(
     assert len(view(one).runs) == 1
 
 
-def test_a_lost_reply_to_a_command_or_a_decision_changes_nothing(
+def test_a_lost_reply_to_a_command_or_decision_changes_nothing(
     make_coordinator: Callable[..., Coordinator],
     lossy: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
@@ -149,7 +149,7 @@ def test_a_lost_reply_to_a_command_or_a_decision_changes_nothing(
     assert kinds == ["SET", "USER_RUN", "RUN_SUBMITTED"]
 
 
-def test_a_failed_run_is_retried_as_a_retry_does_it_under_the_key_of_its_tick(
+def test_a_failed_run_is_retried_under_the_key_of_its_tick(
     coordinator: Coordinator,
 ) -> None:
     two = {
@@ -179,7 +179,7 @@ def test_a_failed_run_is_retried_as_a_retry_does_it_under_the_key_of_its_tick(
     assert view(coordinator).failures == 0
 
 
-def test_a_failure_in_the_code_halts_the_schedule_at_once(coordinator: Coordinator) -> None:
+def test_a_code_failure_halts_the_schedule_immediately(coordinator: Coordinator) -> None:
     coordinator.client.schedules.set(spec(every="2s"))
     job = next_run(coordinator, 0)
     coordinator.read()
@@ -195,7 +195,7 @@ def test_a_failure_in_the_code_halts_the_schedule_at_once(coordinator: Coordinat
     )
 
 
-def test_a_command_answers_the_new_state_of_the_schedule(coordinator: Coordinator) -> None:
+def test_a_command_returns_the_new_state_of_the_schedule(coordinator: Coordinator) -> None:
     schedules = coordinator.client.schedules
     asked = (schedules.pause, schedules.pause, schedules.resume, schedules.stop)
     answers = [schedules.set(spec()), *(one("ticking") for one in asked)]
@@ -208,7 +208,7 @@ def test_a_command_answers_the_new_state_of_the_schedule(coordinator: Coordinato
     ]
 
 
-def test_a_schedule_is_removed_only_when_no_run_of_it_goes_on(
+def test_a_schedule_with_an_active_run_cannot_be_removed(
     coordinator: Coordinator, client: redis.Redis
 ) -> None:
     """Set again, it would run beside that one, which belonged to no schedule any more."""
@@ -230,7 +230,7 @@ def test_a_schedule_is_removed_only_when_no_run_of_it_goes_on(
 
 
 @pytest.mark.parametrize("point", [Point.BEFORE_SUBMIT, Point.AFTER_SUBMIT])
-def test_a_schedule_is_not_removed_while_a_run_is_being_submitted(
+def test_a_schedule_cannot_be_removed_while_a_run_is_being_submitted(
     make_coordinator: Callable[..., Coordinator], point: Point
 ) -> None:
     first = make_coordinator(lock_ttl=0.5)
@@ -296,7 +296,7 @@ def test_a_rolled_back_store_publishes_no_tick_twice(coordinator: Coordinator, w
 
 
 @pytest.mark.claim("After a rollback of Redis, no tick is published twice.")
-def test_ticks_that_were_published_before_a_rollback_are_not_skipped(
+def test_ticks_published_before_a_rollback_are_not_skipped(
     coordinator: Coordinator,
 ) -> None:
     coordinator.client.schedules.set({**spec(every="1s"), "outputs": {"out": {"mode": "append"}}})
@@ -325,7 +325,7 @@ def backfill_is_over(coordinator: Coordinator) -> bool:
     return backfill is not None and backfill.over
 
 
-def test_the_first_run_of_a_tick_does_not_publish_beside_its_retry_after_a_rollback(
+def test_after_a_rollback_the_first_run_of_a_tick_does_not_publish_beside_its_retry(
     coordinator: Coordinator,
 ) -> None:
     append = {
@@ -358,7 +358,7 @@ def test_the_first_run_of_a_tick_does_not_publish_beside_its_retry_after_a_rollb
     assert warehouse.head() == 2
 
 
-def test_a_tick_that_was_run_by_a_clock_that_was_ahead_is_not_published_again_at_its_time(
+def test_a_tick_run_early_by_a_fast_clock_is_not_published_again(
     coordinator: Coordinator,
 ) -> None:
     """The clock of Redis was a day ahead for a moment; a person lets the schedule count from now
@@ -403,7 +403,7 @@ def test_a_tick_that_was_run_by_a_clock_that_was_ahead_is_not_published_again_at
     assert Warehouse(coordinator.settings.warehouse).head() == 2
 
 
-def test_runs_beyond_those_that_are_kept_leave_the_store_and_their_packages_stay(
+def test_expired_runs_leave_the_store_but_their_packages_stay(
     coordinator: Coordinator,
 ) -> None:
     coordinator.client.schedules.set({**spec(keep_runs=2), "outputs": {"out": {"mode": "append"}}})
@@ -429,7 +429,7 @@ def test_runs_beyond_those_that_are_kept_leave_the_store_and_their_packages_stay
     assert Warehouse(coordinator.settings.warehouse).dataset("out").rows == 12
 
 
-def test_a_due_index_that_was_lost_is_made_again(coordinator: Coordinator) -> None:
+def test_a_lost_due_index_is_rebuilt(coordinator: Coordinator) -> None:
     coordinator.client.schedules.set(spec())
     coordinator.client.schedules.run("ticking")
     coordinator.redis.delete(coordinator.keys.schedules_due)
@@ -437,7 +437,7 @@ def test_a_due_index_that_was_lost_is_made_again(coordinator: Coordinator) -> No
     assert len(runs(coordinator)) == 1
 
 
-def test_a_job_that_publishes_a_dataset_makes_the_schedule_that_follows_it_run_once(
+def test_publishing_a_dataset_runs_its_following_schedule_once(
     coordinator: Coordinator,
 ) -> None:
     def publish() -> None:
@@ -465,7 +465,7 @@ def test_a_job_that_publishes_a_dataset_makes_the_schedule_that_follows_it_run_o
     assert not coordinator.redis.exists(coordinator.keys.after("out"))
 
 
-def test_a_version_that_a_person_has_restored_makes_the_schedule_that_follows_it_run_once(
+def test_restoring_a_version_runs_its_following_schedule_once(
     coordinator: Coordinator,
 ) -> None:
     for _ in range(2):
@@ -488,7 +488,7 @@ def test_a_version_that_a_person_has_restored_makes_the_schedule_that_follows_it
 
 
 @pytest.mark.parametrize("again", ["restore", "another version"])
-def test_a_restore_that_died_before_it_reached_the_store_starts_the_schedules_when_it_is_repeated(
+def test_repeating_an_interrupted_restore_starts_the_following_schedules(
     coordinator: Coordinator, again: str
 ) -> None:
     for _ in range(3):
@@ -512,7 +512,7 @@ def test_a_restore_that_died_before_it_reached_the_store_starts_the_schedules_wh
     )
 
 
-def test_a_tick_at_which_nothing_has_arrived_makes_no_job(
+def test_a_tick_without_new_arrivals_creates_no_job(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     folder = tmp_path / "in"
@@ -541,7 +541,7 @@ def test_a_tick_at_which_nothing_has_arrived_makes_no_job(
     assert "nothing new lay there" in event["text"]
 
 
-def test_a_person_does_not_retry_a_run_beside_its_schedule(coordinator: Coordinator) -> None:
+def test_a_user_cannot_retry_a_run_beside_its_schedule(coordinator: Coordinator) -> None:
     coordinator.client.schedules.set(spec(every="2s"))
     job = next_run(coordinator, 0)
     coordinator.read()
@@ -556,7 +556,7 @@ def test_a_person_does_not_retry_a_run_beside_its_schedule(coordinator: Coordina
     assert coordinator.client.retry(job).new
 
 
-def test_a_schedule_that_is_set_again_after_the_loss_of_redis_goes_on_from_its_last_package(
+def test_a_schedule_set_again_after_the_loss_of_redis_continues_after_its_last_package(
     coordinator: Coordinator, client: redis.Redis
 ) -> None:
     """The ticks since then were missed; without its packages the schedule would count from now."""
@@ -597,7 +597,7 @@ def test_a_schedule_with_a_stuck_run_reports_it(coordinator: Coordinator) -> Non
     )
 
 
-def test_a_stream_that_does_not_answer_is_told_and_holds_up_no_other_schedule(
+def test_an_unresponsive_stream_is_reported_and_blocks_no_other_schedule(
     make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_looks, "LOOK_WITHIN", 0.1)
@@ -633,7 +633,7 @@ def test_a_stream_that_does_not_answer_is_told_and_holds_up_no_other_schedule(
         mounted.set()
 
 
-def test_a_submit_that_waited_for_room_is_not_made_after_a_pause(
+def test_a_submit_delayed_for_capacity_is_dropped_after_a_pause(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """It may wait for hours behind a warehouse that does not answer."""
@@ -650,7 +650,7 @@ def test_a_submit_that_waited_for_room_is_not_made_after_a_pause(
     assert len(runs(coordinator)) == 1
 
 
-def test_a_run_that_was_submitted_and_not_noted_is_noted_though_nothing_new_lies_there_now(
+def test_an_unrecorded_run_is_recorded_although_nothing_new_has_arrived(
     make_coordinator: Callable[..., Coordinator], tmp_path: Path
 ) -> None:
     """It has read what lay there, or the file was taken away meanwhile."""
@@ -686,7 +686,7 @@ def test_a_run_that_was_submitted_and_not_noted_is_noted_though_nothing_new_lies
     [("JOB_DAMAGED", "HALTED"), ("NEWER_JOB", "RETRYING")],
     ids=["damaged", "newer"],
 )
-def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_newer_coordinator_can(
+def test_a_retry_of_an_unreadable_job_halts_the_schedule_or_waits_for_a_newer_coordinator(
     coordinator: Coordinator, trouble: str, status: str
 ) -> None:
     coordinator.client.schedules.set(spec(every="2s", retry={"backoff": "1h", "max_backoff": "1h"}))
@@ -721,7 +721,7 @@ def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_new
         assert view(coordinator).halted is None
 
 
-def test_a_run_that_is_damaged_is_ended_by_force_as_why_says_and_its_schedule_goes_on(
+def test_ending_a_damaged_run_by_force_lets_its_schedule_continue(
     coordinator: Coordinator,
 ) -> None:
     coordinator.client.schedules.set(spec())
@@ -737,7 +737,7 @@ def test_a_run_that_is_damaged_is_ended_by_force_as_why_says_and_its_schedule_go
     assert coordinator.drive(next_run(coordinator, 1)) is Status.FINISHED
 
 
-def test_a_run_that_a_newer_release_stored_leaves_its_schedule_to_decide(
+def test_a_schedule_with_a_run_of_a_newer_release_is_left_to_a_newer_coordinator(
     coordinator: Coordinator,
 ) -> None:
     coordinator.client.schedules.set(spec())
@@ -760,7 +760,7 @@ def test_a_run_that_a_newer_release_stored_leaves_its_schedule_to_decide(
 )
 @pytest.mark.parametrize("late", [False, True], ids=["before the look", "after the look"])
 @pytest.mark.parametrize("given", ["stop", "pause", "cancel"])
-def test_a_submit_that_a_stop_a_pause_or_a_cancel_has_overtaken_stores_no_job(
+def test_a_submit_overtaken_by_a_stop_pause_or_cancel_stores_no_job(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, given: str, late: bool
 ) -> None:
     """Or it would run for no schedule. However long the warehouse did not answer."""
@@ -806,7 +806,7 @@ def test_a_submit_that_a_stop_a_pause_or_a_cancel_has_overtaken_stores_no_job(
     "A stop, pause or cancel of a schedule also covers a run that is being submitted."
 )
 @pytest.mark.parametrize("given", ["stop", "cancel"])
-def test_a_job_that_was_stored_before_a_stop_or_a_cancel_is_a_run_although_nobody_had_noted_it(
+def test_a_job_stored_before_a_stop_or_cancel_counts_as_a_run(
     make_coordinator: Callable[..., Coordinator], given: str
 ) -> None:
     first, second = make_coordinator(lock_ttl=0.5), make_coordinator(lock_ttl=0.5)
@@ -830,7 +830,7 @@ def test_a_job_that_was_stored_before_a_stop_or_a_cancel_is_a_run_although_nobod
     assert view(second).going_on == ()
 
 
-def test_a_schedule_that_is_set_to_another_dataset_follows_the_old_one_no_more(
+def test_a_schedule_changed_to_another_dataset_stops_following_the_old_one(
     coordinator: Coordinator,
 ) -> None:
     follower = lambda name: coordinator.redis.smembers(coordinator.keys.after(name))  # noqa: E731

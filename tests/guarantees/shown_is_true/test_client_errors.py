@@ -77,7 +77,7 @@ def asked(room: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 @pytest.mark.claim("The client raises documented errors only, never an error of the Redis library.")
-def test_no_public_method_lets_an_error_of_redis_out(tmp_path: Path) -> None:
+def test_no_public_method_raises_a_redis_error(tmp_path: Path) -> None:
     url = f"redis://someone:hunter2@127.0.0.1:{free_port()}/0"
     settings = Settings(redis_url=url, warehouse=str(tmp_path / "warehouse"))
     nightly = Nightly(settings.warehouse)
@@ -260,7 +260,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 @pytest.mark.parametrize(
     ("trouble", "what", "cure"), TROUBLES, ids=[each[0].__name__ for each in TROUBLES]
 )
-def test_each_trouble_is_one_sentence_with_its_cure_and_the_command_line_says_the_same(
+def test_each_client_error_is_one_sentence_with_a_remedy_equal_to_the_command_line(
     server: RedisServer, tmp_path: Path, trouble: Callable[[RedisServer], Any], what: str, cure: str
 ) -> None:
     with trouble(server) as url:

@@ -74,7 +74,7 @@ def fails(coordinator: Coordinator, job: str) -> None:
 @pytest.mark.claim(
     "The recovery from a problem is announced even if Redis has forgotten the problem."
 )
-def test_the_end_of_a_failure_that_redis_has_forgotten_is_sent_once_the_job_is_well(
+def test_the_end_of_a_forgotten_failure_is_sent_when_the_job_succeeds(
     coordinator: Coordinator, ops: Receiver
 ) -> None:
     notifying = Notifying(coordinator, ops)
@@ -98,7 +98,7 @@ def test_the_end_of_a_failure_that_redis_has_forgotten_is_sent_once_the_job_is_w
 @pytest.mark.claim(
     "The recovery from a problem is announced even if Redis has forgotten the problem."
 )
-def test_the_end_of_a_failure_is_sent_though_redis_has_forgotten_the_job(
+def test_the_end_of_a_failure_is_sent_although_redis_lost_the_job(
     coordinator: Coordinator, ops: Receiver
 ) -> None:
     notifying = Notifying(coordinator, ops)
@@ -111,7 +111,7 @@ def test_the_end_of_a_failure_is_sent_though_redis_has_forgotten_the_job(
 
 
 @pytest.mark.variant
-def test_a_rollback_of_a_retry_leaves_the_failure_of_the_job_before_it_open(
+def test_a_rolled_back_retry_leaves_the_earlier_failure_open(
     coordinator: Coordinator, ops: Receiver
 ) -> None:
     notifying = Notifying(coordinator, ops)
@@ -129,7 +129,7 @@ def test_a_rollback_of_a_retry_leaves_the_failure_of_the_job_before_it_open(
 
 
 @pytest.mark.variant
-def test_no_end_is_sent_of_a_forgotten_failure_whose_end_nobody_asked_for(
+def test_no_unrequested_end_of_a_forgotten_failure_is_sent(
     coordinator: Coordinator, ops: Receiver
 ) -> None:
     notifying = Notifying(coordinator, ops)

@@ -69,7 +69,7 @@ def shop(
         yield load_job("jobs_of_shop:job"), client
 
 
-def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(
+def test_a_handle_waits_for_inspects_reads_and_retries_a_python_job(
     shop: tuple[Job, Client], unstuck: Unstuck
 ) -> None:
     job, client = shop
@@ -128,7 +128,7 @@ def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(
     assert again.cancel().answer == "REFUSED"
 
 
-def test_a_client_takes_a_job_that_is_written_in_python_as_it_takes_its_spec(
+def test_a_client_accepts_a_python_job_like_its_spec(
     coordinator: Coordinator,
 ) -> None:
     client, monday = coordinator.client, {"day": "monday"}

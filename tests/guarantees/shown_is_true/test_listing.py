@@ -67,7 +67,7 @@ class Lister:
 
 
 @pytest.mark.variant
-def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(
+def test_a_list_stays_correct_while_300_jobs_are_canceled(
     coordinator: Coordinator,
 ) -> None:
     jobs = [coordinator.submit(group("a"), name=f"job-{n}") for n in range(JOBS)]
@@ -123,7 +123,7 @@ def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(
     assert {job.status for job in coordinator.client.jobs(limit=None)} == {Status.CANCELED}
 
 
-def test_a_list_of_several_statuses_keeps_the_newest_of_them_all_in_their_order(
+def test_a_list_of_several_statuses_shows_the_newest_jobs_in_order(
     coordinator: Coordinator,
 ) -> None:
     jobs = [coordinator.submit(group("a"), name=f"job-{n}") for n in range(24)]
@@ -141,7 +141,7 @@ def test_a_list_of_several_statuses_keeps_the_newest_of_them_all_in_their_order(
         assert {job.status for job in listed} <= set(asked)
 
 
-def test_a_name_is_looked_for_among_all_jobs_however_many_there_are(
+def test_a_name_is_searched_among_all_jobs(
     coordinator: Coordinator,
 ) -> None:
     """Their lines are read 500 at a time."""

@@ -44,7 +44,7 @@ def ran(
     return ended
 
 
-def test_a_step_that_configures_logging_succeeds_and_what_it_says_is_in_the_log_once(
+def test_a_step_may_configure_logging_and_its_lines_are_logged_once(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     steps = ["looks", "basic", "to_a_file", "config", "one_more", "looks"]
@@ -57,7 +57,7 @@ def test_a_step_that_configures_logging_succeeds_and_what_it_says_is_in_the_log_
     )
 
 
-def test_the_error_of_a_step_that_configured_logging_is_told_and_its_traceback_logged(
+def test_the_error_of_a_step_that_configured_logging_is_reported_and_logged(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     for outcome, text in ran(client, redis_server, tmp_path, "raises", "silent", "rude"):
@@ -70,7 +70,7 @@ def test_the_error_of_a_step_that_configured_logging_is_told_and_its_traceback_l
         assert text.count("ValueError: the error of the step itself") == 1
 
 
-def test_a_handler_that_raises_ends_nothing_but_the_line_of_a_step(
+def test_a_raising_log_handler_loses_only_the_log_line(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     ((outcome, text),) = ran(client, redis_server, tmp_path, "rude_from_now_on looks")
@@ -78,7 +78,7 @@ def test_a_handler_that_raises_ends_nothing_but_the_line_of_a_step(
     assert text.count("step 2 of 2: ") == 1
 
 
-def test_a_step_may_use_its_streams_as_it_does_alone(
+def test_a_step_may_use_standard_streams_as_in_a_script(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     ((outcome, text),) = ran(client, redis_server, tmp_path, "streams")

@@ -35,7 +35,7 @@ def told(coordinator: Coordinator) -> list[tuple[str, str]]:
 
 
 @pytest.mark.claim("The commit that changes a status also writes its notice, exactly once.")
-def test_the_notice_of_a_failure_stands_in_the_outbox_with_the_commit(
+def test_a_failure_notice_enters_the_outbox_with_the_commit(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("a", retry={"max": 0}), notify=OPS)
@@ -99,7 +99,7 @@ def test_a_commit_with_a_lost_reply_sends_one_notice(
     assert told(second) == [("finished", "FINISHED")]
 
 
-def test_a_job_that_nobody_can_decide_from_its_first_look_on_is_told_and_so_is_its_end(
+def test_a_job_undecidable_from_the_start_is_notified_with_its_end(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(rules=FLEET)
@@ -131,7 +131,7 @@ def test_a_damaged_job_is_notified_as_halted_and_when_ended_by_force(
     assert coordinator.status_of_record(job) is Status.CANCELED
 
 
-def test_a_rule_with_a_time_makes_the_job_due_at_that_time_and_the_sweep_tells_it(
+def test_a_rule_with_a_time_makes_the_job_due_then_and_the_sweep_notifies(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(dispatch_timeout=1000)
@@ -150,7 +150,7 @@ def test_a_rule_with_a_time_makes_the_job_due_at_that_time_and_the_sweep_tells_i
     assert "heavy" in notice.text
 
 
-def test_a_group_that_is_to_run_again_as_if_it_had_never_begun_is_not_told_as_tried_again(
+def test_a_group_requeued_before_it_started_is_not_notified_as_retried(
     coordinator: Coordinator,
 ) -> None:
     rules = [{"on": [{"retrying_for": "15m"}], "to": "ops"}]
@@ -168,7 +168,9 @@ def test_a_group_that_is_to_run_again_as_if_it_had_never_begun_is_not_told_as_tr
     assert outbox(coordinator) == []
 
 
-def test_the_usual_time_is_that_of_the_last_runs_of_that_name(coordinator: Coordinator) -> None:
+def test_the_usual_duration_comes_from_the_last_runs_of_the_job_name(
+    coordinator: Coordinator,
+) -> None:
     for _ in range(3):
         assert coordinator.store.usual("job", "") == 0.0
         coordinator.drive(coordinator.submit(group("a")))
@@ -179,7 +181,7 @@ def test_the_usual_time_is_that_of_the_last_runs_of_that_name(coordinator: Coord
     assert coordinator.store.usual("nobody", "") == 0.0
 
 
-def test_a_rule_that_comes_while_a_job_runs_tells_of_what_happens_from_then_on(
+def test_a_rule_added_to_a_running_job_notifies_of_later_changes_only(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("a", retry={"max": 0}))
@@ -193,7 +195,7 @@ def test_a_rule_that_comes_while_a_job_runs_tells_of_what_happens_from_then_on(
     assert told(coordinator) == [("failed", "FAILED")]
 
 
-def test_a_target_hears_the_end_though_every_rule_was_taken_out_meanwhile(
+def test_a_target_is_notified_of_the_end_after_all_rules_were_removed(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator()
@@ -229,7 +231,7 @@ def commands(coordinator: Coordinator, job: str) -> dict[str, int]:
     return dict(counts)
 
 
-def test_commits_without_notices_use_no_more_commands(
+def test_commits_without_notices_need_no_additional_commands(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     rules = [

@@ -93,7 +93,7 @@ def run(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Any:
 
 
 @pytest.mark.claim("A secret reaches its step, and no log, result or error.")
-def test_a_secret_that_a_step_logs_prints_and_fails_with_is_in_no_log_and_no_reason(
+def test_secrets_that_a_step_logs_or_raises_appear_in_no_log_and_no_reason(
     run: Any,
 ) -> None:
     ran = run({"python": "told", "params": {**PARAMS, "key": "${secret:KEY}"}})
@@ -108,7 +108,7 @@ def test_a_secret_that_a_step_logs_prints_and_fails_with_is_in_no_log_and_no_rea
 
 
 @pytest.mark.claim("A secret reaches its step, and no log, result or error.")
-def test_what_children_and_libraries_write_to_the_descriptors_of_a_runner_is_clean(
+def test_output_of_children_and_libraries_contains_no_secret(
     run: Any,
 ) -> None:
     ran = run({"python": "past_python", "params": PARAMS}, {"python": "plain"})
@@ -125,7 +125,7 @@ def test_what_children_and_libraries_write_to_the_descriptors_of_a_runner_is_cle
 
 
 @pytest.mark.claim("A secret reaches its step, and no log, result or error.")
-def test_a_child_that_lives_on_with_the_streams_of_an_attempt_with_secrets_holds_up_nobody(
+def test_a_surviving_child_with_open_streams_of_a_secret_attempt_blocks_nothing(
     run: Any,
 ) -> None:
     stays = "runner.replace = lambda: None"  # so that the next attempt runs in the same process
@@ -134,7 +134,7 @@ def test_a_child_that_lives_on_with_the_streams_of_an_attempt_with_secrets_holds
     assert not psutil.pid_exists(ran.outcomes[0].results["pid"])
 
 
-def test_a_secret_in_the_name_of_a_thread_that_is_left_is_not_in_the_log_of_the_worker(
+def test_a_secret_in_the_name_of_a_leftover_thread_is_not_logged(
     run: Any,
 ) -> None:
     ran = run({"python": "thread_left", "params": PARAMS})
@@ -163,7 +163,7 @@ def test_a_secret_in_the_name_of_a_thread_that_is_left_is_not_in_the_log_of_the_
         ("named", "OUTPUT_INVALID False an output has the value of ${secret:NAME} in its name"),
     ],
 )
-def test_an_output_with_a_secret_in_a_name_is_refused_and_nothing_of_it_is_left(
+def test_an_output_with_a_secret_in_a_name_is_refused_and_removed(
     run: Any, step: str, says: str
 ) -> None:
     output = {} if step == "named" else {"output": "o"}
@@ -173,7 +173,7 @@ def test_an_output_with_a_secret_in_a_name_is_refused_and_nothing_of_it_is_left(
 
 
 @pytest.mark.claim("A secret reaches its step, and no log, result or error.")
-def test_a_short_secret_is_refused_as_a_whole_name_and_not_as_a_part_of_one(run: Any) -> None:
+def test_a_short_secret_is_refused_only_as_a_whole_name(run: Any) -> None:
     params = {"password": "${secret:SHORT}"}
     ran = run(
         {"python": "column", "params": params, "output": "o"},
@@ -187,14 +187,14 @@ def test_a_short_secret_is_refused_as_a_whole_name_and_not_as_a_part_of_one(run:
 
 @pytest.mark.claim("A secret reaches its step, and no log, result or error.")
 @pytest.mark.parametrize("kind", ["text", "key", "url", "deep"])
-def test_a_result_that_holds_a_secret_is_refused_and_not_replaced(run: Any, kind: str) -> None:
+def test_a_result_with_a_secret_is_refused_and_not_masked(run: Any, kind: str) -> None:
     ran = run({"python": "result", "params": {**PARAMS, "kind": kind}})
     assert ran.failure.startswith("OUTPUT_INVALID False the result "), ran.failure
     assert "holds the value of ${secret:PW}" in ran.failure
     assert "hunter2" not in ran.everything()
 
 
-def test_a_fork_over_a_column_with_a_secret_in_it_is_refused(run: Any) -> None:
+def test_a_fork_over_a_column_with_a_secret_is_refused(run: Any) -> None:
     ran = run(
         {"python": "values", "params": PARAMS, "output": "o"},
         collect=[Collect(output="o", column="who")],
@@ -205,7 +205,7 @@ def test_a_fork_over_a_column_with_a_secret_in_it_is_refused(run: Any) -> None:
     assert "hunter2" not in ran.own + ran.outcomes[0].to_json()
 
 
-def test_a_reference_in_data_reaches_a_step_as_the_text_that_it_is(run: Any) -> None:
+def test_a_secret_reference_in_data_reaches_a_step_as_plain_text(run: Any) -> None:
     made = run(
         {"python": "gives_references", "output": "o"}, collect=[Collect(output="o", column="who")]
     )
@@ -217,7 +217,7 @@ def test_a_reference_in_data_reaches_a_step_as_the_text_that_it_is(run: Any) -> 
 @pytest.mark.parametrize(
     "value", ["${secret:PW}", "${secret:NOT_SET}", "$${secret:PW}", "${secret:"]
 )
-def test_the_value_of_a_fork_reaches_the_step_as_it_is(run: Any, value: str) -> None:
+def test_a_fork_value_reaches_the_step_unchanged(run: Any, value: str) -> None:
     group = {"for_each": {"who": []}}
     ran = run(
         {"python": "lengths", "params": PARAMS},

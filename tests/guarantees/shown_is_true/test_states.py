@@ -61,7 +61,7 @@ def to_publish(coordinator: Coordinator) -> str:
 
 
 @pytest.mark.claim("A terminal status appears only once all results are stored, and never changes.")
-def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_are_in_place(
+def test_a_terminal_status_is_visible_only_after_outcome_marker_and_package_exist(
     make_coordinator: Callable[..., Coordinator], redis_server: RedisServer
 ) -> None:
     """An observer that polls as fast as it can, in a process of its own, of jobs that end in each
@@ -98,7 +98,7 @@ def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_ar
 @pytest.mark.claim(
     "If a publisher dies or the warehouse is unreachable, the job is still published once."
 )
-def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_followed_by_another(
+def test_the_package_exists_before_the_job_finishes_and_a_dead_publisher_is_replaced(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """The coordinator dies in the middle of publishing."""
@@ -133,7 +133,7 @@ def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_f
 @pytest.mark.claim(
     "If a publisher dies or the warehouse is unreachable, the job is still published once."
 )
-def test_a_warehouse_that_cannot_be_reached_is_no_failure_of_the_job(
+def test_an_unreachable_warehouse_does_not_fail_the_job(
     make_coordinator: Callable[..., Coordinator], tmp_path: Path
 ) -> None:
     """A publish whose outcome is unknown is never called FAILED."""
@@ -159,7 +159,7 @@ def test_a_warehouse_that_cannot_be_reached_is_no_failure_of_the_job(
 
 @pytest.mark.claim("A terminal status appears only once all results are stored, and never changes.")
 @pytest.mark.parametrize("seed", range(12))
-def test_reports_in_any_order_and_any_multiplicity_lead_to_the_same_state(
+def test_any_order_and_repetition_of_reports_leads_to_the_same_state(
     make_coordinator: Callable[..., Coordinator], seed: int
 ) -> None:
     """The property over the pure core is in tests/unit/coordinator/decide/test_live_attempts.py."""
@@ -187,7 +187,7 @@ def test_reports_in_any_order_and_any_multiplicity_lead_to_the_same_state(
 
 
 @pytest.mark.claim("A wrong spec stores nothing, and a key identifies one job.")
-def test_a_bad_spec_stores_nothing(coordinator: Coordinator) -> None:
+def test_an_invalid_spec_stores_nothing(coordinator: Coordinator) -> None:
     """The error texts are held by tests/unit/coordinator/spec/test_model.py."""
     before = sorted(coordinator.redis.keys("*"))
     for groups in (
@@ -206,7 +206,7 @@ def test_a_bad_spec_stores_nothing(coordinator: Coordinator) -> None:
 
 
 @pytest.mark.claim("A wrong spec stores nothing, and a key identifies one job.")
-def test_the_same_key_is_the_same_job_and_another_spec_under_it_an_error(
+def test_the_same_key_is_the_same_job_and_refuses_another_spec(
     coordinator: Coordinator,
 ) -> None:
     spec = {"name": "daily", "params": {"day": 1}, "groups": [group("only")]}
@@ -218,7 +218,7 @@ def test_the_same_key_is_the_same_job_and_another_spec_under_it_an_error(
     assert len(coordinator.client.jobs()) == 1
 
 
-def test_an_ended_job_is_forgotten_after_its_retention_and_its_key_with_it(
+def test_an_ended_job_and_its_key_are_forgotten_after_its_retention(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(retention=3)
@@ -249,7 +249,7 @@ def test_an_ended_job_is_forgotten_after_its_retention_and_its_key_with_it(
 @pytest.mark.claim(
     "If a publisher dies or the warehouse is unreachable, the job is still published once."
 )
-def test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_is_free(
+def test_a_published_job_finishes_when_its_busy_lock_is_free(
     make_coordinator: Callable[..., Coordinator], redis_server: RedisServer
 ) -> None:
     """The package stands; recording that must not wait until somebody publishes once more."""
@@ -267,7 +267,7 @@ def test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_
     assert limit.kept, f"when publishing is tried again, after half a minute: {limit}"
 
 
-def test_a_published_job_whose_commit_is_refused_and_that_then_meets_a_busy_lock_is_published_once(
+def test_a_published_job_with_a_refused_commit_and_a_busy_lock_is_published_once(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """What came of publishing is told again: neither the refusal nor the lock makes it unsaid."""

@@ -78,7 +78,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "datasets rows --history"])
-def test_no_command_shows_a_terminal_what_it_would_obey(cli: Cli, command: str) -> None:
+def test_no_command_prints_terminal_control_sequences(cli: Cli, command: str) -> None:
     done = cli(*command.split())
     assert obeyed(done.stdout + done.stderr) == set(), repr(done.stdout)
     assert "\N{REPLACEMENT CHARACTER}" in done.stdout, "the text was shown"
@@ -89,7 +89,7 @@ def test_no_command_shows_a_terminal_what_it_would_obey(cli: Cli, command: str) 
         json.loads(line)
 
 
-def test_what_workers_and_coordinators_log_is_printable() -> None:
+def test_workers_and_coordinators_log_printable_text() -> None:
     code = f"""
 import logging
 from unstuck.tasks.celery import app

@@ -66,7 +66,7 @@ def ended(coordinator: Coordinator) -> str:
     return job
 
 
-def test_a_trace_has_the_job_its_groups_and_its_attempts_with_times_and_errors(
+def test_a_trace_contains_job_groups_and_attempts_with_times_and_errors(
     coordinator: Coordinator,
 ) -> None:
     job = ended(coordinator)
@@ -124,7 +124,7 @@ def test_a_trace_has_the_job_its_groups_and_its_attempts_with_times_and_errors(
     assert first.end_time <= second.start_time
 
 
-def test_each_trace_is_sent_once_and_after_a_crash_with_the_same_ids(
+def test_each_trace_is_sent_once_or_after_a_crash_with_the_same_ids(
     coordinator: Coordinator,
 ) -> None:
     job = ended(coordinator)
@@ -151,7 +151,7 @@ class Refusing(InMemorySpanExporter):
         return SpanExportResult.FAILURE if self.refuses else super().export(spans)
 
 
-def test_what_cannot_be_sent_is_sent_later_and_nothing_of_it_is_lost(
+def test_unsent_traces_are_sent_later_without_loss(
     coordinator: Coordinator,
 ) -> None:
     jobs = [ended(coordinator), ended(coordinator)]
@@ -181,7 +181,7 @@ class RefusesSome(InMemorySpanExporter):
 
 
 @pytest.mark.variant
-def test_traces_that_are_refused_for_ever_hold_up_no_others_and_are_given_up(
+def test_permanently_refused_traces_are_dropped_and_block_no_others(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = [ended(coordinator) for _ in range(3)]
@@ -206,7 +206,7 @@ def test_traces_that_are_refused_for_ever_hold_up_no_others_and_are_given_up(
     assert list(exporter.tries.values()) == tries
 
 
-def test_a_retry_links_to_the_job_that_it_retries_and_members_of_a_fork_are_groups(
+def test_a_retry_links_to_its_job_and_fork_members_are_groups(
     coordinator: Coordinator,
 ) -> None:
     job = ended(coordinator)
@@ -239,13 +239,11 @@ def test_a_retry_links_to_the_job_that_it_retries_and_members_of_a_fork_are_grou
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x:4318", "OTEL_SDK_DISABLED": "TRUE"}, False),
     ],
 )
-def test_the_variables_of_opentelemetry_say_whether_traces_are_sent(
-    environ: dict[str, str], on: bool
-) -> None:
+def test_opentelemetry_variables_enable_traces(environ: dict[str, str], on: bool) -> None:
     assert wanted(environ) is on
 
 
-def test_the_exporter_is_that_of_the_variables() -> None:
+def test_opentelemetry_variables_select_the_exporter() -> None:
     assert [
         type(one).__name__ for one in exporters_of({"OTEL_TRACES_EXPORTER": "console, otlp"})
     ] == [
@@ -257,7 +255,7 @@ def test_the_exporter_is_that_of_the_variables() -> None:
 
 
 @pytest.mark.variant
-def test_a_coordinator_imports_nothing_of_opentelemetry_unless_traces_are_wanted() -> None:
+def test_a_coordinator_imports_opentelemetry_only_if_traces_are_enabled() -> None:
     # redis-py imports the API where it is installed.
     code = (
         "import sys, unstuck.coordinator.celery; sys.exit('opentelemetry.sdk.trace' in sys.modules)"
@@ -288,7 +286,7 @@ class _Received(BaseHTTPRequestHandler):
 
 
 @pytest.mark.variant
-def test_a_real_coordinator_sends_to_the_collector_that_the_variables_name(
+def test_a_real_coordinator_sends_traces_to_the_configured_collector(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     job = ended(coordinator)

@@ -64,7 +64,7 @@ def retrying(coordinator: Coordinator, **spec: Any) -> tuple[str, dict[str, Offe
 @pytest.mark.claim(
     "A change to a job is applied completely or refused, and does not disturb healthy groups."
 )
-def test_fixed_credentials_are_used_by_the_next_attempt_and_healthy_siblings_are_left_alone(
+def test_the_next_attempt_uses_fixed_credentials_and_healthy_siblings_continue(
     coordinator: Coordinator,
 ) -> None:
     job, offers = retrying(coordinator)
@@ -94,7 +94,7 @@ def test_fixed_credentials_are_used_by_the_next_attempt_and_healthy_siblings_are
 @pytest.mark.claim(
     "A change to a job is applied completely or refused, and does not disturb healthy groups."
 )
-def test_an_attempt_in_recovery_that_runs_is_ended_and_started_with_the_new_values(
+def test_an_attempt_running_in_recovery_restarts_with_the_new_values(
     coordinator: Coordinator,
 ) -> None:
     job, offers = retrying(coordinator)
@@ -129,7 +129,7 @@ def test_an_attempt_in_recovery_that_runs_is_ended_and_started_with_the_new_valu
 @pytest.mark.claim(
     "A change to a job is applied completely or refused, and does not disturb healthy groups."
 )
-def test_one_good_and_one_bad_field_change_nothing(coordinator: Coordinator) -> None:
+def test_an_alter_with_one_invalid_field_changes_nothing(coordinator: Coordinator) -> None:
     job, _ = retrying(coordinator)
     before = coordinator.show(job)
     with pytest.raises(SpecError, match="timeout"):
@@ -146,7 +146,7 @@ def test_one_good_and_one_bad_field_change_nothing(coordinator: Coordinator) -> 
 
 
 @pytest.mark.parametrize("value", [[], None])
-def test_a_group_keeps_having_steps_and_a_join_keeps_having_none(
+def test_alter_cannot_remove_the_steps_of_a_group_or_add_steps_to_a_join(
     coordinator: Coordinator, value: list[Any] | None
 ) -> None:
     """Runners would have the old steps all the same, and what comes after would read what comes
@@ -172,7 +172,7 @@ def test_a_group_keeps_having_steps_and_a_join_keeps_having_none(
         )
 
 
-def test_a_parameter_that_gives_a_fork_its_members_never_changes(coordinator: Coordinator) -> None:
+def test_a_parameter_that_defines_fork_members_cannot_be_altered(coordinator: Coordinator) -> None:
     fork = group("each", "bad", for_each={"day": {"param": "days"}})
     job = coordinator.submit(group("bad", retry=RETRY), fork, params={"days": [1, 2], "other": 1})
     coordinator.read()
@@ -204,7 +204,7 @@ def test_a_parameter_that_gives_a_fork_its_members_never_changes(coordinator: Co
     ],
     ids=lambda values: repr(values)[:50],
 )
-def test_what_could_not_be_read_back_is_refused_and_the_job_stays_as_it_was(
+def test_values_that_could_not_be_read_back_are_refused(
     coordinator: Coordinator, values: dict[str, Any]
 ) -> None:
     job, _ = retrying(coordinator, publish=["named_o"])
@@ -217,7 +217,7 @@ def test_what_could_not_be_read_back_is_refused_and_the_job_stays_as_it_was(
     assert coordinator.status(job) is Status.CANCELING
 
 
-def test_the_event_of_an_alter_has_its_values_as_they_were_given(coordinator: Coordinator) -> None:
+def test_the_event_of_an_alter_has_the_given_values(coordinator: Coordinator) -> None:
     """The script that writes it has 14 digits for a number, and one table for empty lists and
     mappings.
     """
@@ -243,14 +243,14 @@ def test_the_event_of_an_alter_has_its_values_as_they_were_given(coordinator: Co
     assert event["at"] == pytest.approx(coordinator.show(job).alterations[-1].at, abs=60)
 
 
-def test_a_number_that_becomes_a_truth_value_is_a_change(coordinator: Coordinator) -> None:
+def test_changing_a_number_to_a_boolean_is_a_change(coordinator: Coordinator) -> None:
     job, _ = retrying(coordinator, params={"flags": [1]})
     assert coordinator.client.alter(job, {"params.flags": [True]}).answer == "DONE"
     assert coordinator.show(job).alterations[-1].changes[0].new == [True]
     assert coordinator.client.alter(job, {"params.flags": [True]}).answer == "ALREADY"
 
 
-def test_parameters_keep_their_types_however_they_are_changed(coordinator: Coordinator) -> None:
+def test_parameters_keep_their_types_through_every_way_of_change(coordinator: Coordinator) -> None:
     groups = [group("bad", retry=RETRY)]
     params = {
         "day": {"type": "date", "required": True},
@@ -314,7 +314,7 @@ def order_of(coordinator: Coordinator, job: str) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_in_running_only_policy_can_be_altered(
+def test_while_running_only_policies_can_be_altered(
     coordinator: Coordinator, values: dict[str, Any], answer: str
 ) -> None:
     job = coordinator.submit(group("a"), group("b", "a"), **KEY)
@@ -332,7 +332,7 @@ def test_in_running_only_policy_can_be_altered(
     )
 
 
-def test_a_fork_over_an_input_stays_on_its_queue_while_its_values_are_to_be_read_there(
+def test_a_fork_over_an_input_cannot_change_its_queue_before_its_values_are_read(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(OVER_AN_INPUT)
@@ -355,7 +355,7 @@ def test_a_fork_over_an_input_stays_on_its_queue_while_its_values_are_to_be_read
     ] == [("f-values", "other")]
 
 
-def test_a_paused_group_moves_to_another_queue_and_its_new_offer_stands_there(
+def test_a_paused_group_moves_to_another_queue_with_its_new_offer(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("a", queue="nobody"))
@@ -374,7 +374,7 @@ def test_a_paused_group_moves_to_another_queue_and_its_new_offer_stands_there(
     assert coordinator.drive(job) is Status.FINISHED
 
 
-def test_the_event_says_who_altered_what_and_why(coordinator: Coordinator) -> None:
+def test_the_event_records_user_change_and_reason(coordinator: Coordinator) -> None:
     job, _ = retrying(coordinator)
     coordinator.client.alter(job, {"params.password": "right"}, reason="rotated", by="ann")
     (event,) = [e for _, e in coordinator.client.events(job) if e["kind"] == "USER_ALTER"]
@@ -388,7 +388,7 @@ def test_the_event_says_who_altered_what_and_why(coordinator: Coordinator) -> No
 # ------------------------------------------------------------------------------------------------
 
 
-def test_a_skipped_group_never_runs_and_what_comes_after_goes_by_its_rule(
+def test_a_skipped_group_never_runs_and_its_successors_follow_their_rules(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(
@@ -413,7 +413,7 @@ def test_a_skipped_group_never_runs_and_what_comes_after_goes_by_its_rule(
     assert coordinator.events(job).count("USER_SKIP") == 1
 
 
-def test_a_running_attempt_that_is_skipped_is_stale_although_it_succeeds(
+def test_a_running_attempt_of_a_skipped_group_is_stale_even_if_it_succeeds(
     coordinator: Coordinator,
 ) -> None:
     job, offers = retrying(coordinator)
@@ -424,7 +424,7 @@ def test_a_running_attempt_that_is_skipped_is_stale_although_it_succeeds(
     assert coordinator.finish(offers["good"].held_by("runner1")) == "STALE"
 
 
-def test_skip_and_rerun_are_refused_where_they_make_no_sense(coordinator: Coordinator) -> None:
+def test_skip_and_rerun_are_refused_in_wrong_states(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a"), group("w", "a", for_each={"n": [1, 2]}))
     coordinator.read()
     for give in (coordinator.client.skip, coordinator.client.rerun):
@@ -439,7 +439,7 @@ def test_skip_and_rerun_are_refused_where_they_make_no_sense(coordinator: Coordi
     assert "ended never changes" in coordinator.client.skip(job, "a").text
 
 
-def test_a_rerun_runs_the_group_and_what_comes_after_it_again_and_no_marker_of_before_counts(
+def test_a_rerun_repeats_the_group_and_its_successors_without_old_markers(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("a"), group("b", "a"), group("c"), group("d", "b", "c"))
@@ -481,7 +481,7 @@ def test_a_rerun_runs_the_group_and_what_comes_after_it_again_and_no_marker_of_b
     assert coordinator.drive(job) is Status.FINISHED
 
 
-def test_one_member_of_a_fork_runs_again_alone(coordinator: Coordinator) -> None:
+def test_one_member_of_a_fork_can_rerun_alone(coordinator: Coordinator) -> None:
     job = coordinator.submit(
         group("w", for_each={"n": [10, 20, 30]}), join("end", "w"), group("after", "end")
     )
@@ -536,7 +536,7 @@ def test_a_dynamic_fork_is_expanded_again_after_a_rerun_of_its_source(
 
 
 @pytest.mark.variant
-def test_a_wide_rerun_is_cut_into_commits_and_ends_well(coordinator: Coordinator) -> None:
+def test_a_wide_rerun_is_split_into_commits_and_succeeds(coordinator: Coordinator) -> None:
     job = coordinator.submit(
         group("a"), group("w", "a", for_each={"n": list(range(1200))}), join("end", "w")
     )
@@ -582,7 +582,7 @@ def failed_job(coordinator: Coordinator, **spec: Any) -> tuple[str, dict[str, st
     return job, prints
 
 
-def test_a_retry_is_a_new_job_whose_runners_find_the_markers_of_the_old(
+def test_a_retry_is_a_new_job_whose_runners_find_the_old_markers(
     coordinator: Coordinator,
 ) -> None:
     job, prints = failed_job(coordinator, params={"year": 2013})
@@ -603,7 +603,7 @@ def test_a_retry_is_a_new_job_whose_runners_find_the_markers_of_the_old(
 
 
 @pytest.mark.claim("A retry with another parameter reuses no work that read the old value.")
-def test_a_retry_with_another_parameter_is_another_job_and_other_work(
+def test_a_retry_with_another_parameter_reuses_no_work(
     coordinator: Coordinator,
 ) -> None:
     job, prints = failed_job(coordinator, params={"year": 2013})
@@ -619,7 +619,7 @@ def test_a_retry_with_another_parameter_is_another_job_and_other_work(
         coordinator.client.retry(job, params={"yaer": 2014})
 
 
-def test_only_a_job_that_ended_badly_can_be_retried(coordinator: Coordinator) -> None:
+def test_only_an_unsuccessful_job_can_be_retried(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a"))
     with pytest.raises(Refused, match="PENDING"):
         coordinator.client.retry(job)
@@ -628,7 +628,7 @@ def test_only_a_job_that_ended_badly_can_be_retried(coordinator: Coordinator) ->
         coordinator.client.retry(job)
 
 
-def test_a_retry_of_a_retry_finds_the_markers_of_both(coordinator: Coordinator) -> None:
+def test_a_retry_of_a_retry_finds_the_markers_of_both_jobs(coordinator: Coordinator) -> None:
     job, _ = failed_job(coordinator)
     second = coordinator.client.retry(job).id
     coordinator.client.cancel(second)

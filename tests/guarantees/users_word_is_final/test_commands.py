@@ -95,7 +95,7 @@ def _offer(job: str, group_id: str, attempt: dict[str, object]) -> Offer:
 )
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 @pytest.mark.parametrize("given", WANTED)
-def test_every_command_in_every_state_ends_where_the_user_wanted(
+def test_every_command_in_every_state_leads_to_the_requested_state(
     coordinator: Coordinator, given: str, state: Callable[[Coordinator], str]
 ) -> None:
     job = state(coordinator)
@@ -131,7 +131,7 @@ def test_every_command_in_every_state_ends_where_the_user_wanted(
     "A repeated command has no further effect, and a weaker one never replaces a stronger one."
 )
 @pytest.mark.parametrize("given", WANTED)
-def test_the_same_command_twice_is_done_then_already_and_one_event(
+def test_a_repeated_command_changes_nothing_and_is_logged_once(
     coordinator: Coordinator, given: str
 ) -> None:
     job = running(coordinator)
@@ -191,7 +191,7 @@ def test_a_pause_during_a_failure_lasts_until_the_resume(
 
 
 @pytest.mark.claim("No group starts in a paused job.")
-def test_paused_means_that_no_group_starts_although_its_offer_stands_ready(
+def test_no_group_of_a_paused_job_starts_although_its_offer_is_ready(
     coordinator: Coordinator,
 ) -> None:
     job = queued(coordinator)
@@ -210,7 +210,7 @@ def test_paused_means_that_no_group_starts_although_its_offer_stands_ready(
     assert coordinator.claim(again).answer == "CLAIMED"
 
 
-def test_a_claim_between_load_and_commit_is_not_taken_back_by_a_pause(
+def test_a_pause_does_not_withdraw_a_claim_between_load_and_commit(
     coordinator: Coordinator,
 ) -> None:
     job = queued(coordinator)
@@ -244,7 +244,7 @@ def test_a_claim_between_load_and_commit_is_not_taken_back_by_a_pause(
     assert coordinator.status(job) is Status.PAUSING
 
 
-def test_an_offer_that_a_runner_dropped_during_a_pause_stands_again_at_once_after_the_resume(
+def test_an_offer_dropped_during_a_pause_returns_immediately_after_the_resume(
     coordinator: Coordinator,
 ) -> None:
     """No coordinator has looked in between, so the attempt is still the same one."""
@@ -260,7 +260,7 @@ def test_an_offer_that_a_runner_dropped_during_a_pause_stands_again_at_once_afte
 
 
 @pytest.mark.parametrize("given", WANTED)
-def test_what_a_command_takes_back_unclaimed_is_off_the_ready_set(
+def test_unclaimed_offers_withdrawn_by_a_command_leave_the_ready_set(
     coordinator: Coordinator, given: str
 ) -> None:
     job, other = half_a_fork(coordinator), queued(coordinator)
@@ -271,7 +271,7 @@ def test_what_a_command_takes_back_unclaimed_is_off_the_ready_set(
 
 
 @pytest.mark.parametrize("given", WANTED)
-def test_a_command_is_obeyed_although_the_records_of_attempts_are_gone(
+def test_commands_work_although_the_records_of_attempts_are_lost(
     coordinator: Coordinator, given: str
 ) -> None:
     """A store restored in part. The offer is offered again and taken back, in one decision."""
@@ -282,7 +282,7 @@ def test_a_command_is_obeyed_although_the_records_of_attempts_are_gone(
     assert coordinator.status(job) is WANTED[given]
 
 
-def test_pause_now_hands_running_attempts_back_and_charges_nothing(
+def test_an_immediate_pause_hands_running_attempts_back_without_charging_a_retry(
     coordinator: Coordinator,
 ) -> None:
     job = running(coordinator)
@@ -298,7 +298,7 @@ def test_pause_now_hands_running_attempts_back_and_charges_nothing(
     assert (record.failures, record.losses, record.releases) == (0, 0, 1)
 
 
-def test_a_canceled_runner_hears_of_it_at_its_next_renewal(coordinator: Coordinator) -> None:
+def test_a_canceled_runner_is_informed_at_its_next_renewal(coordinator: Coordinator) -> None:
     job = running(coordinator)
     attempt = json.loads(coordinator.redis.hget(coordinator.keys.of(job).attempts, "a") or "")
     token = _offer(job, "a", attempt).held_by("runner1")
@@ -312,7 +312,7 @@ def test_a_canceled_runner_hears_of_it_at_its_next_renewal(coordinator: Coordina
 
 
 @pytest.mark.claim("A cancel ends at its deadline even if the worker is dead.")
-def test_a_cancel_whose_worker_is_dead_ends_at_the_deadline_by_itself(
+def test_a_cancel_with_a_dead_worker_ends_at_its_deadline(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(cancel_deadline=0.5, sweep_every=0.1)
@@ -331,7 +331,7 @@ def test_a_cancel_whose_worker_is_dead_ends_at_the_deadline_by_itself(
     assert "host:runner1" in record.reason.text
 
 
-def test_a_force_stop_ends_the_job_at_once_and_late_success_changes_nothing(
+def test_a_force_stop_ends_the_job_immediately_and_late_success_changes_nothing(
     coordinator: Coordinator,
 ) -> None:
     job = running(coordinator)
@@ -350,7 +350,7 @@ def test_a_force_stop_ends_the_job_at_once_and_late_success_changes_nothing(
 @pytest.mark.claim(
     "A repeated command has no further effect, and a weaker one never replaces a stronger one."
 )
-def test_a_stronger_command_overrides_a_weaker_one_and_never_the_other_way_round(
+def test_a_stronger_command_overrides_a_weaker_one_but_not_vice_versa(
     coordinator: Coordinator,
 ) -> None:
     job = running(coordinator)
@@ -364,7 +364,7 @@ def test_a_stronger_command_overrides_a_weaker_one_and_never_the_other_way_round
     assert coordinator.client.force_stop(job).answer == "DONE"
 
 
-def test_resume_of_what_retries_or_has_ended_is_refused_and_of_what_goes_on_changes_nothing(
+def test_resume_is_refused_for_retrying_or_ended_jobs_and_ignored_for_running_jobs(
     coordinator: Coordinator,
 ) -> None:
     retrying, going = backoff(coordinator), running(coordinator)
@@ -383,7 +383,7 @@ def test_resume_of_what_retries_or_has_ended_is_refused_and_of_what_goes_on_chan
 
 
 @pytest.mark.parametrize("given", WANTED)
-def test_a_command_whose_state_is_reached_changes_nothing_and_is_no_refusal(
+def test_a_command_whose_target_state_is_reached_is_not_a_refusal(
     coordinator: Coordinator, given: str
 ) -> None:
     job = running(coordinator)
@@ -404,7 +404,7 @@ def test_a_command_whose_state_is_reached_changes_nothing_and_is_no_refusal(
 )
 @pytest.mark.parametrize("given", ["stop", "cancel", "force-stop"])
 @pytest.mark.parametrize("first", ["package", "command"])
-def test_a_job_that_is_publishing_when_it_is_ended_is_what_the_slot_says(
+def test_the_log_entry_decides_the_end_of_a_job_ended_while_publishing(
     make_coordinator: Callable[..., Coordinator], given: str, first: str
 ) -> None:
     """A publisher frozen inside publishing: exactly one of package and ABORT stands, and the status
@@ -443,7 +443,7 @@ def test_a_job_that_is_publishing_when_it_is_ended_is_what_the_slot_says(
     assert other.status(job) is wanted
 
 
-def test_a_pause_of_a_job_that_is_publishing_says_that_it_comes_too_late(
+def test_a_pause_of_a_publishing_job_reports_that_it_is_too_late(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     """On the command line as in the API, at first and when it is repeated."""
@@ -473,7 +473,7 @@ def test_a_pause_of_a_job_that_is_publishing_says_that_it_comes_too_late(
     assert coordinator.status(job) is Status.FINISHED
 
 
-def test_nothing_that_was_claimed_before_a_pause_reads_as_if_it_had_begun_after_it(
+def test_attempts_claimed_before_a_pause_do_not_appear_to_start_after_it(
     coordinator: Coordinator,
 ) -> None:
     """The pause falls between the claim and the commit that applies the claim."""
@@ -494,7 +494,7 @@ def test_nothing_that_was_claimed_before_a_pause_reads_as_if_it_had_begun_after_
 
 
 @pytest.mark.variant
-def test_cancel_and_success_at_the_same_instant_give_one_status_that_both_see(
+def test_simultaneous_cancel_and_success_give_one_consistent_status(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     for round_ in range(10):
@@ -542,7 +542,7 @@ def test_cancel_and_success_at_the_same_instant_give_one_status_that_both_see(
 
 
 @pytest.mark.variant
-def test_300_jobs_canceled_in_one_loop_are_all_canceled_and_the_list_is_right(
+def test_300_jobs_canceled_in_one_loop_are_all_canceled_in_the_list(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     jobs = [coordinator.submit(group("only"), name=f"many{number}") for number in range(300)]

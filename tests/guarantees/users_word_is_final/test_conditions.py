@@ -16,7 +16,7 @@ def record(view: JobInfo, name: str) -> Any:
     return found
 
 
-def test_what_a_step_recorded_decides_what_goes_on_whichever_coordinator_looks(
+def test_recorded_results_of_a_step_decide_conditions_in_any_coordinator(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator()
@@ -59,7 +59,7 @@ def test_what_a_step_recorded_decides_what_goes_on_whichever_coordinator_looks(
     assert record(other.show(job), "end").state == "SUCCEEDED"
 
 
-def test_a_condition_that_cannot_be_evaluated_ends_the_job_with_the_reason(
+def test_a_condition_that_cannot_be_evaluated_ends_the_job_with_a_reason(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(
@@ -81,7 +81,7 @@ def test_a_condition_that_cannot_be_evaluated_ends_the_job_with_the_reason(
     assert "results.clean.row = none (group clean did not record it)" in reason.text
 
 
-def test_a_condition_that_held_is_kept_by_the_store(
+def test_the_store_keeps_a_satisfied_condition(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """c waits for room while b records what would make its condition false, and coordinators come

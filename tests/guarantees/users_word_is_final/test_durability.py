@@ -28,7 +28,7 @@ JOB = {
 @pytest.mark.claim(
     "With `UNSTUCK_DURABILITY`, a command is confirmed only if the disk or a replica has it."
 )
-def test_what_no_replica_has_is_not_called_durable_whichever_connection_is_asked(
+def test_unreplicated_writes_are_not_reported_as_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """WAIT speaks of what its own connection has written, and threads share the connections of a

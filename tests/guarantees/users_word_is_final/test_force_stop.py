@@ -81,7 +81,9 @@ def looked_at(coordinator: Coordinator, job: str) -> str:
 )
 @pytest.mark.variant
 @pytest.mark.parametrize("which", DAMAGES)
-def test_a_damaged_job_is_shown_and_ended_by_force(coordinator: Coordinator, which: str) -> None:
+def test_a_damaged_job_is_shown_and_can_be_ended_by_force(
+    coordinator: Coordinator, which: str
+) -> None:
     job = running(coordinator)
     damage(coordinator, job, *DAMAGES[which])
     looked_at(coordinator, job)
@@ -106,7 +108,7 @@ def test_a_damaged_job_is_shown_and_ended_by_force(coordinator: Coordinator, whi
 
 @pytest.mark.variant
 @pytest.mark.parametrize("which", ["a spec that is none", "a group that is no JSON"])
-def test_a_damaged_job_is_ended_by_force_whatever_was_asked_of_its_groups(
+def test_a_damaged_job_with_any_pending_command_can_be_ended_by_force(
     coordinator: Coordinator, which: str
 ) -> None:
     """Found by a reader: the request that stood on its record named a group of a spec that nobody
@@ -126,9 +128,7 @@ def test_a_damaged_job_is_ended_by_force_whatever_was_asked_of_its_groups(
     "A damaged job is shown as damaged, can be ended by force, and blocks no other job."
 )
 @pytest.mark.parametrize("key", ["plans", "groups", "forks", "inputs", "attempts", "events"])
-def test_a_job_of_which_a_key_is_missing_is_ended_by_force(
-    coordinator: Coordinator, key: str
-) -> None:
+def test_a_job_with_a_missing_key_can_be_ended_by_force(coordinator: Coordinator, key: str) -> None:
     job = running(coordinator)
     coordinator.redis.delete(getattr(coordinator.keys.of(job), key))
     assert coordinator.client.force_stop(job).answer == "DONE"
@@ -139,7 +139,7 @@ def test_a_job_of_which_a_key_is_missing_is_ended_by_force(
 
 @pytest.mark.variant
 @pytest.mark.parametrize("begun", [False, True], ids=["pending", "running"])
-def test_a_damaged_job_of_more_groups_than_one_commit_has_is_ended_by_force(
+def test_a_damaged_job_larger_than_one_commit_can_be_ended_by_force(
     coordinator: Coordinator, begun: bool
 ) -> None:
     job = coordinator.submit(*(group(f"g{number}") for number in range(1200)), name="wide")
@@ -155,7 +155,7 @@ def test_a_damaged_job_of_more_groups_than_one_commit_has_is_ended_by_force(
 
 
 @pytest.mark.variant
-def test_a_damaged_job_says_what_cannot_be_read_and_what_to_do(coordinator: Coordinator) -> None:
+def test_a_damaged_job_shows_its_unreadable_part_and_a_remedy(coordinator: Coordinator) -> None:
     job = running(coordinator)
     damage(coordinator, job, *DAMAGES["a duration that no release reads"])
     told = looked_at(coordinator, job)
@@ -173,7 +173,7 @@ def test_a_damaged_job_says_what_cannot_be_read_and_what_to_do(coordinator: Coor
     "A damaged job is shown as damaged, can be ended by force, and blocks no other job."
 )
 @pytest.mark.variant
-def test_a_damaged_job_keeps_no_other_job_from_being_explained_or_swept(
+def test_a_damaged_job_does_not_block_explanations_or_sweeps_of_others(
     coordinator: Coordinator,
 ) -> None:
     first = running(coordinator)
@@ -189,7 +189,7 @@ def test_a_damaged_job_keeps_no_other_job_from_being_explained_or_swept(
     assert coordinator.status_of_record(second) is Status.CANCELED
 
 
-def test_a_healthy_job_is_ended_by_force_with_all_its_groups(coordinator: Coordinator) -> None:
+def test_force_ends_a_healthy_job_with_all_its_groups(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a"), group("b", "a"), group("f", for_each={"x": [1, 2]}))
     coordinator.read()
     assert coordinator.client.force_stop(job).answer == "DONE"
@@ -203,7 +203,7 @@ def test_a_healthy_job_is_ended_by_force_with_all_its_groups(coordinator: Coordi
 
 
 @pytest.mark.parametrize("name", ["status", "params", "ended_at", "fields"])
-def test_a_job_that_has_ended_stays_so_whatever_its_record_loses(
+def test_an_ended_job_stays_ended_although_its_record_is_damaged(
     coordinator: Coordinator, name: str
 ) -> None:
     job = running(coordinator)

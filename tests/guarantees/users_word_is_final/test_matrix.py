@@ -276,7 +276,7 @@ def worlds(status: Status) -> Iterator[SmallWorld]:
 
 
 @pytest.mark.variant
-def test_every_status_and_every_move_of_the_tables_is_reached() -> None:
+def test_every_status_and_every_listed_move_is_reached() -> None:
     assert {world.job.status for world in explored().worlds.values()} == set(Status)
     seen = explored().seen
     groups = ((GROUP_MOVES, seen.groups), (GROUP_MOVES_REQUESTED, seen.asked))
@@ -299,7 +299,7 @@ def test_every_status_and_every_move_of_the_tables_is_reached() -> None:
 )
 @pytest.mark.parametrize("step", COMMANDS, ids=lambda step: f"{step.to}{step.how and ' --now'}")
 @pytest.mark.parametrize("status", Status)
-def test_every_command_in_every_situation_ends_where_the_user_wanted(
+def test_every_command_in_every_situation_leads_to_the_requested_state(
     status: Status, step: Step
 ) -> None:
     given, now = step.to, bool(step.how)
@@ -389,7 +389,7 @@ def drive_on(before: SmallWorld, world: SmallWorld, given: str, runners: str) ->
     [step for step in COMMANDS if step.to in WANTED],
     ids=lambda step: f"{step.to}{step.how and ' --now'}",
 )
-def test_a_user_command_wins_against_every_failure_in_both_orders(
+def test_a_user_command_wins_over_every_failure_in_both_orders(
     step: Step, failure: str, first: str
 ) -> None:
     never_claimed = failure == "never claimed"

@@ -190,7 +190,7 @@ def ended(coordinator: Coordinator, job: str, how: str) -> None:
 @pytest.mark.claim("Every job that `submit` or `alter` accepts can be read back and ended.")
 @given(spec=SPECS, how=st.sampled_from(["cancel", "force-stop"]))
 @EXAMPLES
-def test_what_submit_accepts_can_be_read_back_and_ended(
+def test_accepted_submits_can_be_read_back_and_ended(
     coordinator: Coordinator, spec: dict[str, Any], how: str
 ) -> None:
     stored = set(coordinator.redis.scan_iter())
@@ -224,7 +224,7 @@ def test_what_submit_accepts_can_be_read_back_and_ended(
 @pytest.mark.variant
 @given(changes=CHANGES, how=st.sampled_from(["cancel", "force-stop"]))
 @EXAMPLES
-def test_what_alter_accepts_can_be_read_back_and_ended(
+def test_accepted_alters_can_be_read_back_and_ended(
     coordinator: Coordinator, changes: dict[str, Any], how: str
 ) -> None:
     job = coordinator.submit(group("a"), group("b", "a"), params={"x": 1})
@@ -251,7 +251,7 @@ def test_what_alter_accepts_can_be_read_back_and_ended(
     ["", "k" * (MAX_KEY + 1), "k" * 100_000, "a\nb", "a\0", "\x7f", "a\u2028b", "\ud800", 5, b"k"],
     ids=lambda key: repr(key)[:20],
 )
-def test_a_submit_key_that_nobody_could_handle_is_refused_and_nothing_is_stored(
+def test_an_unusable_submit_key_is_refused_and_nothing_is_stored(
     coordinator: Coordinator, key: Any
 ) -> None:
     stored = set(coordinator.redis.keys())
@@ -262,7 +262,7 @@ def test_a_submit_key_that_nobody_could_handle_is_refused_and_nothing_is_stored(
 
 
 @pytest.mark.parametrize("key", ["k" * MAX_KEY, "nightly 2013-12-31/é:{x}"], ids=["longest", "odd"])
-def test_a_submit_key_up_to_the_bound_is_the_same_job_again(
+def test_a_submit_key_of_maximum_length_returns_the_same_job_again(
     coordinator: Coordinator, key: str
 ) -> None:
     first = coordinator.client.submit({"name": "x", "groups": [group("a")]}, key=key)

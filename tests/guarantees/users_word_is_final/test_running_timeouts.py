@@ -52,7 +52,7 @@ def ended(coordinator: Coordinator, job: str) -> Any:
 @pytest.mark.parametrize(
     ("path", "code"), [("timeout", "TIMEOUT"), ("steps.0.timeout", "STEP_TIMEOUT")]
 )
-def test_a_timeout_that_is_set_while_a_group_runs_ends_it(
+def test_a_timeout_set_while_a_group_runs_ends_it(
     worker: fleet.FleetWorker, coordinator: Coordinator, path: str, code: str
 ) -> None:
     job = running(coordinator, {"python": "fleet_steps:wait_for_cancel"}, retry={"max": 0})
@@ -64,7 +64,7 @@ def test_a_timeout_that_is_set_while_a_group_runs_ends_it(
 
 @pytest.mark.claim("A changed timeout applies to the attempt that is running.")
 @pytest.mark.variant
-def test_a_timeout_that_is_raised_while_a_group_runs_does_not_end_it(
+def test_a_timeout_raised_while_a_group_runs_does_not_end_it(
     worker: fleet.FleetWorker, coordinator: Coordinator, tmp_path: Path
 ) -> None:
     path = tmp_path / "go"

@@ -172,7 +172,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("declared", "given", "made", "expected"), KEPT)
-def test_what_fits_is_stored_in_the_declared_type(
+def test_matching_values_are_stored_in_the_declared_type(
     write: Write,
     tmp_path: Path,
     declared: str,
@@ -298,7 +298,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("declared", "given", "made", "said", "row"), REFUSED)
-def test_what_does_not_fit_is_refused_with_its_column_row_and_value(
+def test_a_mismatch_is_refused_with_its_column_row_and_value(
     write: Write,
     kind: tuple[str, Any],
     declared: str,
@@ -319,7 +319,7 @@ def test_what_does_not_fit_is_refused_with_its_column_row_and_value(
     ) in text
 
 
-def test_the_row_that_does_not_fit_is_counted_over_all_pieces_of_a_table() -> None:
+def test_the_row_number_of_a_mismatch_counts_all_chunks_of_a_table() -> None:
     pieces = [
         pa.table({"n": numbers, "v": made})
         for numbers, made in (([1, 2], [1.0, 2.0]), ([3, 4, 5], [3.0, 4.5, 5.0]))
@@ -328,7 +328,7 @@ def test_the_row_that_does_not_fit_is_counted_over_all_pieces_of_a_table() -> No
         cast_frame(pa.concat_tables(pieces), declared_fields([("n", "bigint"), ("v", "int")]))
 
 
-def test_columns_are_found_by_name_and_come_in_the_declared_order(
+def test_columns_are_matched_by_name_and_written_in_declared_order(
     write: Write, tmp_path: Path
 ) -> None:
     staged = write(
@@ -352,7 +352,7 @@ def test_columns_are_found_by_name_and_come_in_the_declared_order(
         ({"n": [1], "V2": [1]}, "it lacks v and has V2 as well."),
     ],
 )
-def test_a_missing_and_an_additional_column_are_refused_with_both_lists(
+def test_missing_and_additional_columns_are_refused_with_both_lists(
     write: Write, given: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(OutputInvalid) as refused:
@@ -360,7 +360,7 @@ def test_a_missing_and_an_additional_column_are_refused_with_both_lists(
     assert said in str(refused.value)
 
 
-def test_with_evolve_a_missing_column_is_null_and_an_additional_one_is_refused(
+def test_evolve_fills_a_missing_column_with_nulls_and_refuses_additional_ones(
     write: Write, tmp_path: Path
 ) -> None:
     staged = write(pa.table({"n": [1]}), fill=True, v="date", n="bigint")
@@ -384,7 +384,7 @@ def test_a_frame_without_rows_has_the_declared_types(
         assert types(work.write("other", pd.DataFrame())) == {"n": "long"}
 
 
-def test_the_frame_is_evaluated_once_and_rules_see_the_declared_types(
+def test_the_frame_is_evaluated_once_and_rules_use_the_declared_types(
     driver: Driver, tmp_path: Path
 ) -> None:
     with driver.attempt("job/group/1/n/c", {}) as session:
@@ -424,7 +424,7 @@ TYPED: dict[str, pa.Array] = {
 
 
 @pytest.mark.parametrize("by", [(), ("x",), ("n",)])
-def test_a_column_without_a_type_is_read_beside_any_type_by_all_readers(
+def test_all_readers_read_an_untyped_column_beside_any_type(
     write: Write, driver: Driver, tmp_path: Path, by: tuple[str, ...]
 ) -> None:
     nulls = write(pa.table({"n": [1], "x": pa.nulls(1)}), by=by)
@@ -458,7 +458,7 @@ def test_a_column_without_a_type_is_read_beside_any_type_by_all_readers(
             assert frame.selectExpr("count(x)", "count(*)").first() == (1, 2)
 
 
-def test_a_frame_of_nulls_alone_is_stored_and_read_as_such(
+def test_an_all_null_frame_is_stored_and_read_as_nulls(
     write: Write, kind: tuple[str, Any], tmp_path: Path
 ) -> None:
     staged = write(pa.table({"x": pa.nulls(3), "y": pa.nulls(3)}))
@@ -471,7 +471,7 @@ def test_a_frame_of_nulls_alone_is_stored_and_read_as_such(
         assert [tuple(row) for row in frame.collect()] == [(None, None)] * 3
 
 
-def test_rules_go_with_a_column_without_a_type(
+def test_rules_accept_an_untyped_column(
     write: Write, kind: tuple[str, Any], tmp_path: Path
 ) -> None:
     quality = Quality(rules={"some": "n > 1", "none": "x is null"}, max_rejected_ratio=1.0)
@@ -487,7 +487,7 @@ def test_rules_go_with_a_column_without_a_type(
 
 @pytest.mark.parametrize("rules", [None, {"some": "id >= 0"}], ids=["no rules", "rules"])
 @pytest.mark.parametrize("columns", ["id", ""], ids=["typed", "untyped"])
-def test_what_a_column_without_a_type_asserts_is_asserted(
+def test_assertions_on_an_untyped_column_are_checked(
     driver: Driver, tmp_path: Path, columns: str, rules: dict[str, str] | None
 ) -> None:
     """Nothing of it is written, so Spark would leave it out."""
@@ -509,7 +509,7 @@ def test_what_a_column_without_a_type_asserts_is_asserted(
         assert (made.rows, types(made)["ok"]) == (10, "void")
 
 
-def test_what_is_declared_is_parsed_at_submit_and_said_in_one_way() -> None:
+def test_declared_columns_are_parsed_at_submit_and_normalized() -> None:
     spec = OutputSpec.model_validate(
         {"columns": {"b": "BIGINT", "a": "Struct<`x y`: DECIMAL(5), t: timestamp_ltz>"}}
     )

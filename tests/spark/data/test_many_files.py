@@ -75,7 +75,7 @@ def rows_of(frame: Any) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, frame.select("number", "name").collect()))
 
 
-def test_an_input_of_many_files_is_shown_without_a_look_at_any_and_read_whole(
+def test_an_input_of_many_files_is_listed_without_reading_and_read_completely(
     driver: Driver, many: tuple[Files, Dataset]
 ) -> None:
     with driver.attempt("many", {}) as session:
@@ -109,7 +109,7 @@ def paths_of(many: tuple[Files, Dataset]) -> list[str]:
 @pytest.mark.parametrize("count", [2, COUNT])
 @pytest.mark.parametrize("damage", ["gone", "gone once it was shown", "cut"])
 @pytest.mark.parametrize("with_spark", [True, False])
-def test_a_conf_that_passes_over_files_loses_none_of_a_dataset(
+def test_a_conf_that_skips_files_loses_no_file_of_a_dataset(
     driver: Driver, tmp_path: Path, count: int, damage: str, with_spark: bool
 ) -> None:
     files = Files(str(tmp_path))
@@ -139,14 +139,14 @@ def test_a_conf_that_passes_over_files_loses_none_of_a_dataset(
 
 
 @pytest.mark.parametrize("key", AGAINST_LISTS)
-def test_a_conf_against_lists_loses_no_row(
+def test_a_conf_that_disables_file_lists_loses_no_row(
     driver: Driver, many: tuple[Files, Dataset], key: str
 ) -> None:
     with driver.attempt("conf", {key: AGAINST_LISTS[key]}) as session:
         assert rows_of(work_of(many, session).read("x")) == IN_ORDER
 
 
-def test_the_list_keeps_the_address_of_a_container_in_azure(driver: Driver) -> None:
+def test_the_file_list_keeps_the_address_of_an_azure_container(driver: Driver) -> None:
     files = {
         f"abfss://container@account.dfs.core.windows.net/w/{number}.parquet": 10
         for number in range(COUNT)

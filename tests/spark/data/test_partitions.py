@@ -85,7 +85,7 @@ def test_each_file_has_the_rows_of_one_partition(tmp_path: Path, make: Make) -> 
     ), "nothing else is left in the folder"
 
 
-def test_texts_of_any_kind_part_rows(tmp_path: Path, make: Make) -> None:
+def test_any_text_can_be_a_partition_value(tmp_path: Path, make: Make) -> None:
     staged = stage(Files(str(tmp_path)), "out", make(ROWS), ["carrier", "flights"])
 
     assert parts(tmp_path, staged) == {
@@ -97,7 +97,7 @@ def test_texts_of_any_kind_part_rows(tmp_path: Path, make: Make) -> None:
     }
 
 
-def test_all_readers_find_the_columns_as_they_were_written(tmp_path: Path, make: Make) -> None:
+def test_all_readers_find_the_written_columns(tmp_path: Path, make: Make) -> None:
     staged = stage(Files(str(tmp_path)), "out", make(ROWS), ["day", "carrier"])
     paths = [str(tmp_path / file.path) for file in staged.files]
     expected = ROWS.sort_by("flights").to_pylist()
@@ -118,7 +118,7 @@ def test_all_readers_find_the_columns_as_they_were_written(tmp_path: Path, make:
         ({"day": [None], "carrier": ["A/A", None]}, []),
     ],
 )
-def test_rows_are_of_the_partitions_that_are_named_null_is_one_of_them(
+def test_rows_must_belong_to_listed_partitions_including_null(
     session: Any, named: dict[str, list[str | None]], flights: list[int]
 ) -> None:
     assert ROWS.filter(arrow_named(ROWS, named))["flights"].to_pylist() == flights
@@ -139,7 +139,7 @@ def test_an_output_without_rows_has_its_columns(tmp_path: Path, make: Make) -> N
     assert [c["name"] for c in json.loads(staged.schema)["fields"]] == ROWS.column_names
 
 
-def test_a_column_without_values_parts_rows(tmp_path: Path, make: Make) -> None:
+def test_a_column_without_values_can_be_a_partition_key(tmp_path: Path, make: Make) -> None:
     nothing = pa.table(
         {
             "day": pa.array([None, None], pa.date32()),
@@ -152,12 +152,12 @@ def test_a_column_without_values_parts_rows(tmp_path: Path, make: Make) -> None:
     assert parts(tmp_path, staged) == {(None, "A"): [1], (None, "B"): [2]}
 
 
-def test_a_frame_of_pandas_that_knows_no_types_is_an_output_without_rows(tmp_path: Path) -> None:
+def test_an_untyped_pandas_frame_is_an_output_without_rows(tmp_path: Path) -> None:
     staged = stage(Files(str(tmp_path)), "out", pd.DataFrame(columns=["day", "flights"]), ["day"])
     assert (staged.rows, [file.partition for file in staged.files]) == (0, [{}])
 
 
-def test_a_second_try_leaves_nothing_of_the_first(tmp_path: Path, make: Make) -> None:
+def test_a_second_attempt_removes_everything_of_the_first(tmp_path: Path, make: Make) -> None:
     files = Files(str(tmp_path))
     stage(files, "out", make(ROWS), ["carrier"])
     staged = stage(files, "out", make(ROWS.slice(0, 1)), ["carrier"])
@@ -169,13 +169,15 @@ def test_a_second_try_leaves_nothing_of_the_first(tmp_path: Path, make: Make) ->
 @pytest.mark.parametrize(
     ("column", "said"), [("month", "there is no column 'month'"), ("delay", "is of type")]
 )
-def test_a_column_that_cannot_part_rows_is_refused(tmp_path: Path, column: str, said: str) -> None:
+def test_a_column_that_cannot_be_a_partition_key_is_refused(
+    tmp_path: Path, column: str, said: str
+) -> None:
     table = ROWS.append_column("delay", pa.array([1.5] * 5))
     with pytest.raises(OutputInvalid, match=said):
         stage(Files(str(tmp_path)), "out", table, [column])
 
 
-def test_many_small_files_are_read_in_few_tasks_and_no_others_with_them(
+def test_many_small_files_are_read_in_few_tasks_without_foreign_files(
     tmp_path: Path, session: Any
 ) -> None:
     """Spark's own defaults begin a task for each file to look at it, and one more to read 32 of

@@ -103,7 +103,7 @@ def rows(root: Path, staged: StagedOutput) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: int(row["id"]))
 
 
-def test_rejected_rows_name_the_rules_that_they_break(write: Write, tmp_path: Path) -> None:
+def test_rejected_rows_list_the_rules_they_break(write: Write, tmp_path: Path) -> None:
     good, rejected = write()
 
     assert [row["id"] for row in rows(tmp_path, good)] == [1]
@@ -133,9 +133,7 @@ def test_rejected_rows_name_the_rules_that_they_break(write: Write, tmp_path: Pa
 
 
 @pytest.mark.variant
-def test_of_many_rules_each_row_names_those_that_it_breaks_and_no_other(
-    write: Write, tmp_path: Path
-) -> None:
+def test_each_row_lists_exactly_the_rules_it_breaks(write: Write, tmp_path: Path) -> None:
     rules = {f"not_{n}": f"id <> {n}" for n in range(1, 13)}
     table = FLIGHTS.slice(0, 1).set_column(0, "id", pa.array([11], pa.int64()))
     good, rejected = write(pa.concat_tables([FLIGHTS, table]), rules=rules)
@@ -147,9 +145,7 @@ def test_of_many_rules_each_row_names_those_that_it_breaks_and_no_other(
 
 
 @pytest.mark.variant
-def test_where_all_rows_are_good_the_rejected_ones_are_a_dataset_without_rows(
-    write: Write, tmp_path: Path
-) -> None:
+def test_without_bad_rows_the_rejected_dataset_is_empty(write: Write, tmp_path: Path) -> None:
     good, rejected = write(rules={"any": "id > 0"}, ratio=0.0)
 
     assert (good.rows, rejected.rows, good.rejected_by) == (5, 0, {"any": 0})
@@ -158,7 +154,7 @@ def test_where_all_rows_are_good_the_rejected_ones_are_a_dataset_without_rows(
 
 
 @pytest.mark.variant
-def test_where_no_row_is_good(write: Write, tmp_path: Path) -> None:
+def test_a_frame_without_good_rows_is_rejected_completely(write: Write, tmp_path: Path) -> None:
     good, rejected = write(FLIGHTS, "day", rules={"none": "id < 0"})
 
     assert (good.rows, rejected.rows) == (0, 5)
@@ -166,7 +162,7 @@ def test_where_no_row_is_good(write: Write, tmp_path: Path) -> None:
 
 
 @pytest.mark.variant
-def test_a_frame_without_rows(write: Write, tmp_path: Path) -> None:
+def test_a_frame_without_rows_passes_all_rules(write: Write, tmp_path: Path) -> None:
     good, rejected = write(FLIGHTS.slice(0, 0), ratio=0.0)
 
     assert (good.rows, rejected.rows) == (0, 0)
@@ -174,7 +170,9 @@ def test_a_frame_without_rows(write: Write, tmp_path: Path) -> None:
 
 
 @pytest.mark.variant
-def test_both_are_parted_by_the_columns_of_the_output(write: Write, tmp_path: Path) -> None:
+def test_good_and_rejected_rows_are_partitioned_by_the_columns_of_the_output(
+    write: Write, tmp_path: Path
+) -> None:
     good, rejected = write(FLIGHTS, "day", rules={"has_distance": "distance > 0"})
 
     assert [file.partition for file in good.files] == [{"day": "2013-01-01"}]
@@ -187,7 +185,7 @@ def test_both_are_parted_by_the_columns_of_the_output(write: Write, tmp_path: Pa
 
 
 @pytest.mark.variant
-def test_rows_of_partitions_that_are_not_named_are_rejected(write: Write, tmp_path: Path) -> None:
+def test_rows_of_unlisted_partitions_are_rejected(write: Write, tmp_path: Path) -> None:
     named = {
         "partitions": {"day": ("2013-01-01", "2013-01-03"), "carrier": ("AA", None)},
         "outside": "reject",
@@ -207,7 +205,7 @@ def test_rows_of_partitions_that_are_not_named_are_rejected(write: Write, tmp_pa
 
 
 @pytest.mark.variant
-def test_rows_of_partitions_that_are_not_named_are_counted_in_the_error(write: Write) -> None:
+def test_rows_of_unlisted_partitions_are_counted_in_the_error(write: Write) -> None:
     named = {"partitions": {"id": (1, "2")}}
     with pytest.raises(RowsOutside) as raised:
         write(FLIGHTS, "id", rules={"any": "true"}, **named)
@@ -221,7 +219,7 @@ def test_rows_of_partitions_that_are_not_named_are_counted_in_the_error(write: W
 
 
 @pytest.mark.variant
-def test_rows_outside_do_not_count_as_rows_that_break_rules(write: Write) -> None:
+def test_rows_outside_the_partitions_do_not_count_as_rule_violations(write: Write) -> None:
     named = {"partitions": {"id": (1, 2, 3, 4)}, "outside": "reject"}
     good, rejected = write(FLIGHTS, "id", rules={"any": "true"}, ratio=0.0, **named)
 
@@ -253,7 +251,7 @@ def test_too_many_rejected_rows_are_counted_by_rule(write: Write) -> None:
         "nosuch(id)",
     ],
 )
-def test_what_is_no_condition_is_refused_with_its_name(write: Write, rule: str) -> None:
+def test_an_invalid_condition_is_refused_with_its_name(write: Write, rule: str) -> None:
     with pytest.raises(RuleInvalid, match=r"the rule odd .* cannot be used"):
         write(rules={"fine": "id > 0", "odd": rule})
 
@@ -265,7 +263,7 @@ def test_a_rule_that_fails_on_a_row_is_refused_with_its_name(write: Write) -> No
 
 @pytest.mark.variant
 @pytest.mark.parametrize("rule", ["1 / (id - 1) > 0", "id > 0 and\n 1 / (id - 1) > 0"])
-def test_the_cause_is_named_whatever_kind_of_error_spark_makes_of_it(
+def test_the_cause_of_a_rule_failure_is_named_for_any_spark_error(
     session: Any, tmp_path: Path, rule: str
 ) -> None:
     """PySpark 3.5 knows no division by zero: its error says where Java was called, and its cause
@@ -281,7 +279,7 @@ def test_the_cause_is_named_whatever_kind_of_error_spark_makes_of_it(
 
 
 @pytest.mark.variant
-def test_a_lost_task_is_no_fault_of_a_rule_whose_text_stands_in_its_error(
+def test_a_lost_task_is_not_blamed_on_a_rule_quoted_in_its_error(
     session: Any, tmp_path: Path
 ) -> None:
     """Its trace has the word ok, in "invoke"."""
@@ -304,7 +302,7 @@ def test_a_lost_task_is_no_fault_of_a_rule_whose_text_stands_in_its_error(
     assert not isinstance(raised.value, RuleInvalid)
 
 
-def test_a_column_of_our_name_is_refused(write: Write, session: Any, tmp_path: Path) -> None:
+def test_a_reserved_column_name_is_refused(write: Write, session: Any, tmp_path: Path) -> None:
     checks = Checks(quality=Quality(rules=RULES))
     frame = session.createDataFrame([(1, "x")], "id long, _Rejected_By string")
     with pytest.raises(OutputInvalid, match="has a column _Rejected_By"):
@@ -331,7 +329,7 @@ def latin(tmp_path: Path) -> str:
     ],
     ids=["plain", "shuffled", "split", "nested", "map key"],
 )
-def test_text_of_a_file_that_is_not_utf8_is_refused_with_line_and_byte(
+def test_text_that_is_not_utf8_is_refused_with_line_and_byte(
     session: Any, tmp_path: Path, latin: str, rules: dict[str, str], change: Callable[[Any], Any]
 ) -> None:
     checks = Checks(quality=Quality(rules=rules, max_rejected_ratio=1.0) if rules else None)
@@ -343,7 +341,7 @@ def test_text_of_a_file_that_is_not_utf8_is_refused_with_line_and_byte(
     assert "names [1] ä.txt, line 2, byte 3 (0xEB)" in message
 
 
-def test_text_is_accepted_in_the_encoding_that_its_step_names(
+def test_text_is_accepted_in_the_encoding_given_by_its_step(
     session: Any, tmp_path: Path, latin: str
 ) -> None:
     decoded = session.read.text(latin).selectExpr(
@@ -354,7 +352,7 @@ def test_text_is_accepted_in_the_encoding_that_its_step_names(
     assert names == ["Ann", "Zoë", "René"]
 
 
-def test_replaced_characters_of_csv_files_are_refused(session: Any, tmp_path: Path) -> None:
+def test_csv_files_with_replaced_characters_are_refused(session: Any, tmp_path: Path) -> None:
     path = tmp_path / "names.csv"
     path.write_bytes("Ann,1\nZoë,2\n".encode("latin-1"))
     read = session.read.schema("name string, n int")
@@ -366,7 +364,7 @@ def test_replaced_characters_of_csv_files_are_refused(session: Any, tmp_path: Pa
     assert read_table(Files(str(tmp_path)), [staged])["name"].to_pylist() == ["Ann", "Zoë"]
 
 
-def test_a_replacement_character_that_a_file_has_is_stored(session: Any, tmp_path: Path) -> None:
+def test_a_replacement_character_in_a_file_is_stored(session: Any, tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("a \ufffd b\n", encoding="utf-8")
     (tmp_path / "other").mkdir()
     session.range(1).write.parquet(str(tmp_path / "other" / "ids"))
@@ -412,7 +410,7 @@ def test_good_rows_keep_their_order(session: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.variant
-def test_columns_of_all_kinds(session: Any, tmp_path: Path) -> None:
+def test_columns_of_all_kinds_pass_through_rules(session: Any, tmp_path: Path) -> None:
     frame = session.sql(
         "SELECT id, NULL AS nothing, map('a', id) AS m, array(named_struct('x', 1.5BD)) AS s, "
         "TIMESTAMP '2013-01-01' AS t, TIMESTAMP_NTZ '2013-01-01' AS n, binary('x') AS b FROM "
@@ -433,7 +431,7 @@ def test_columns_of_all_kinds(session: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.variant
-def test_keys_that_are_not_unique_are_shown(write: Write) -> None:
+def test_duplicate_keys_are_shown(write: Write) -> None:
     good, _ = write(unique=("id", "day"))
     assert good.rows == 1
     double = pa.concat_tables([FLIGHTS, FLIGHTS.slice(0, 1)])
@@ -489,7 +487,7 @@ def published_of(
 
 @pytest.mark.variant
 @pytest.mark.parametrize("kind", ["spark", "arrow"])
-def test_readers_find_nulls_where_an_older_file_lacks_a_column(
+def test_readers_find_nulls_for_a_column_missing_in_an_older_file(
     kind: str, session: Any, tmp_path: Path
 ) -> None:
     files = Files(str(tmp_path))

@@ -169,7 +169,7 @@ def joined(found: list[Token]) -> list[Token]:
 @example("SELECT '--' AS x, :r AS r")
 @example("SELECT '/data/*' AS x, :r AS r, '*/tmp' AS y")
 @example("/*+ a */* /* x /*+ y */ :z -- \\\n :no")
-def test_our_tokens_and_parameters_are_those_of_spark(
+def test_tokens_and_parameters_match_those_of_spark(
     sparks: Callable[[str], list[Token] | None], sql: str
 ) -> None:
     theirs = sparks(sql)
@@ -193,7 +193,7 @@ def test_our_tokens_and_parameters_are_those_of_spark(
 @example("ADD JAR ", "it's")
 @example("ADD JAR ", "/data/*")
 @example("SELECT ", "'it\\'s'")
-def test_nothing_that_spark_takes_is_refused_as_not_closed(
+def test_sql_accepted_by_spark_is_never_refused_as_unclosed(
     jvm: JVMView, head: str, rest: str
 ) -> None:
     if takes(jvm, head + rest):
@@ -217,7 +217,7 @@ def takes(jvm: JVMView, sql: str) -> bool:
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 @example("SELECT 1 /* /* a */")
 @example("SELECT $a$ b $b$")
-def test_what_is_not_closed_for_us_is_not_closed_for_spark(
+def test_sql_refused_as_unclosed_is_also_unclosed_for_spark(
     sparks: Callable[[str], list[Token] | None], sql: str
 ) -> None:
     if any(token.kind == "open" for token in tokens(sql)) and not any(sign in sql for sign in NEW):
@@ -282,7 +282,7 @@ def statements(draw: st.DrawFn, left: int = 3) -> str:
 @settings(max_examples=150, suppress_health_check=[HealthCheck.filter_too_much])
 @given(statements())
 @example("SELECT to, from FROM edges ORDER BY from DESC")
-def test_no_table_is_named_that_spark_would_not_look_for(jvm: JVMView, sql: str) -> None:
+def test_every_listed_table_is_also_looked_up_by_spark(jvm: JVMView, sql: str) -> None:
     assume(takes(jvm, sql))
     plan = jvm.org.apache.spark.sql.execution.SparkSqlParser().parsePlan(sql).toString()
     # The names after WITH are read, too, and are none of those of the catalog.

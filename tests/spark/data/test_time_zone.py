@@ -88,7 +88,7 @@ def rows(place: tuple[str, Path, str], outcome: Outcome, output: str) -> list[di
 
 
 @pytest.mark.claim("A timestamp has the same meaning on every host.")
-def test_noon_is_noon_of_the_setting_by_every_way_into_a_frame(
+def test_noon_is_noon_in_the_configured_zone_for_every_kind_of_frame(
     client: redis.Redis, place: tuple[str, Path, str]
 ) -> None:
     outcome = run(client, place, "matrix", "in_spark")
@@ -100,7 +100,7 @@ def test_noon_is_noon_of_the_setting_by_every_way_into_a_frame(
 
 
 @pytest.mark.claim("A timestamp has the same meaning on every host.")
-def test_a_group_without_spark_has_the_clock_of_the_setting(
+def test_a_group_without_spark_uses_the_configured_time_zone(
     client: redis.Redis, place: tuple[str, Path, str]
 ) -> None:
     outcome = run(client, place, "light", "without_spark", spark=False)
@@ -110,7 +110,7 @@ def test_a_group_without_spark_has_the_clock_of_the_setting(
     ]
 
 
-def test_process_jvm_session_and_tasks_agree_also_after_a_step_that_changed_all_of_them(
+def test_process_jvm_session_and_tasks_use_one_zone_after_a_step_changed_it(
     client: redis.Redis, place: tuple[str, Path, str]
 ) -> None:
     run(client, place, "abroad", "goes_abroad")
@@ -135,7 +135,7 @@ def clocks_of(zone: str) -> dict[str, str]:
     }
 
 
-def test_a_job_has_its_own_zone_on_every_host_and_the_next_one_that_of_the_setting(
+def test_a_job_uses_its_own_zone_and_the_next_job_the_configured_one(
     client: redis.Redis, place: tuple[str, Path, str]
 ) -> None:
     """`to_date(at) = :day` with a schedule in Berlin took rows of two business days on a fleet in
@@ -154,7 +154,7 @@ def test_a_job_has_its_own_zone_on_every_host_and_the_next_one_that_of_the_setti
     assert run(client, place, "own-after", "clocks").results == clocks_of(place[2])
 
 
-def test_a_conf_with_another_zone_is_refused_with_the_advice(
+def test_a_conf_with_another_zone_is_refused_with_a_remedy(
     client: redis.Redis, place: tuple[str, Path, str]
 ) -> None:
     conf = {"spark.sql.session.timeZone": "Asia/Tokyo"}

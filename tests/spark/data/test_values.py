@@ -442,7 +442,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("writer", "column", "reader"), CELLS)
-def test_every_reader_finds_the_values_that_were_written(
+def test_every_reader_finds_the_written_values(
     place: Place, writer: str, column: str, reader: str
 ) -> None:
     if not is_known(writer, column):
@@ -451,7 +451,7 @@ def test_every_reader_finds_the_values_that_were_written(
 
 
 @pytest.mark.parametrize("writer", ["arrow", "pandas"])
-def test_rules_in_a_group_with_spark_change_no_type_and_no_value(place: Place, writer: str) -> None:
+def test_rules_in_a_spark_group_change_no_type_and_no_value(place: Place, writer: str) -> None:
     """Also where the session has another time zone, as here.
 
     The rules of such a frame are evaluated by Spark.
@@ -481,7 +481,7 @@ def test_rules_in_a_group_with_spark_change_no_type_and_no_value(place: Place, w
         assert (name, exact(table[name].to_pylist())) == (name, exact(column.read))
 
 
-def test_a_dataset_of_which_one_part_holds_only_nulls_keeps_the_values_of_the_others(
+def test_an_all_null_part_of_a_dataset_keeps_the_values_of_other_parts(
     place: Place,
 ) -> None:
     parts = [
@@ -503,7 +503,7 @@ def test_a_dataset_of_which_one_part_holds_only_nulls_keeps_the_values_of_the_ot
     "typed",
     ["1L", "0.5D", "date'2013-01-01'", "true", "'text'", "array(1)", "named_struct('n', 1)"],
 )
-def test_a_column_without_a_type_goes_with_a_column_of_any_type_of_another_part(
+def test_an_untyped_column_is_compatible_with_any_type_in_other_parts(
     place: Place, typed: str
 ) -> None:
     """As of a fork over months, one of which has no data: ``SELECT NULL AS v``."""
@@ -529,9 +529,7 @@ NAMES = ["a.b", "a b,;{}()\n\t=`\"'", "Ünï", "select", "void", "a/b:c%20", "_"
 
 
 @pytest.mark.parametrize("writer", KEPT)
-def test_every_reader_finds_the_columns_by_the_names_that_they_were_given(
-    place: Place, writer: str
-) -> None:
+def test_every_reader_finds_the_given_column_names(place: Place, writer: str) -> None:
     frame: Any = pa.table({name: [n] for n, name in enumerate(NAMES)})
     if writer == "pandas":
         frame = frame.to_pandas()
@@ -689,7 +687,7 @@ def test_ambiguous_names_are_refused(
 
 @pytest.mark.parametrize("fields", [["n", "n"], ["n", "N"]])
 @pytest.mark.parametrize("writer", ["arrow", "spark"])
-def test_names_in_a_struct_that_readers_cannot_tell_apart_are_refused(
+def test_indistinguishable_names_in_a_struct_are_refused(
     place: Place, writer: str, fields: list[str]
 ) -> None:
     if writer == "spark":
@@ -706,7 +704,7 @@ def test_names_in_a_struct_that_readers_cannot_tell_apart_are_refused(
     ("writer", "column"),
     [(writer, name) for writer, columns in REFUSED.items() for name in columns],
 )
-def test_a_column_that_readers_would_read_differently_is_refused_by_name(
+def test_a_column_that_readers_would_interpret_differently_is_refused_by_name(
     place: Place, writer: str, column: str
 ) -> None:
     value, says = REFUSED[writer][column]

@@ -79,7 +79,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("dies", ["nothing", "an executor", "a worker"])
-def test_the_demo_on_a_standalone_cluster_finishes_whatever_dies(
+def test_the_demo_on_a_standalone_cluster_finishes_despite_kills(
     redis_server: RedisServer,
     tmp_path: Path,
     cluster: tuple[str, Sequence[SparkProcess]],
@@ -106,7 +106,7 @@ def test_the_demo_on_a_standalone_cluster_finishes_whatever_dies(
         finishes(client, job, tmp_path)
 
 
-def test_an_idle_session_gives_its_executors_back_to_the_cluster(
+def test_an_idle_session_returns_its_executors_to_the_cluster(
     redis_server: RedisServer, tmp_path: Path, cluster: tuple[str, Sequence[SparkProcess]]
 ) -> None:
     master, workers = cluster
@@ -129,7 +129,7 @@ def test_an_idle_session_gives_its_executors_back_to_the_cluster(
             wait_until(lambda: not held(), 60, "no executor to be held any more")
 
 
-def test_executors_of_a_cluster_read_the_files_of_a_stream_and_keep_its_state(
+def test_executors_of_a_cluster_read_stream_files_and_keep_the_stream_state(
     redis_server: RedisServer, tmp_path: Path, cluster: tuple[str, Sequence[SparkProcess]]
 ) -> None:
     master, _ = cluster
@@ -178,7 +178,7 @@ def test_executors_of_a_cluster_read_the_files_of_a_stream_and_keep_its_state(
     assert "the driver reads all" not in logs
 
 
-def test_the_demo_on_spark_connect(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_the_demo_runs_on_spark_connect(redis_server: RedisServer, tmp_path: Path) -> None:
     pytest.importorskip("grpc")
     with (
         connect_server(tmp_path / "spark") as address,
@@ -187,7 +187,7 @@ def test_the_demo_on_spark_connect(redis_server: RedisServer, tmp_path: Path) ->
         finishes(client, client.submit(JobSpec.from_file(SPEC)).id, tmp_path)
 
 
-def test_a_stream_is_loaded_on_spark_connect_and_one_with_state_is_refused_at_once(
+def test_spark_connect_loads_a_stream_and_refuses_one_with_state(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     pytest.importorskip("grpc")

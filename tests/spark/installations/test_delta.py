@@ -25,7 +25,7 @@ CONF = {
 
 
 @pytest.mark.long
-def test_spark_reads_a_table_that_unstuck_wrote_and_unstuck_appends_to_what_spark_wrote(
+def test_spark_and_unstuck_read_and_append_to_the_same_delta_table(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     jars = class_path("delta")

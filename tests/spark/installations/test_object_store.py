@@ -18,7 +18,7 @@ from unstuck.tasks.protocol.report import OutcomeKind
 pytestmark = pytest.mark.variant
 
 
-def test_a_group_fails_at_once_and_names_the_missing_jars(
+def test_a_group_without_the_required_jars_fails_immediately_and_names_them(
     client: redis.Redis, redis_server: RedisServer, bucket: str, tmp_path: Path
 ) -> None:
     group = {"name": "g", "steps": [{"sql": "SELECT 1 AS one", "output": "ones"}]}
@@ -31,7 +31,7 @@ def test_a_group_fails_at_once_and_names_the_missing_jars(
     assert "org.apache.hadoop:hadoop-aws:3." in outcome.failure.text
 
 
-def test_spark_gets_the_address_of_the_store_without_keys(s3_server: S3Server) -> None:
+def test_spark_gets_the_store_address_without_keys(s3_server: S3Server) -> None:
     conf = store_conf(s3_server.environ)
     assert conf["spark.hadoop.fs.s3a.endpoint"] == s3_server.endpoint
     assert conf["spark.hadoop.fs.s3a.endpoint.region"] == "us-east-1"

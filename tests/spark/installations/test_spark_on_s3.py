@@ -117,7 +117,7 @@ def lake(
         os.environ.update(old)
 
 
-def test_a_fork_a_join_appends_and_overwritten_partitions_are_what_was_given(lake: Lake) -> None:
+def test_forks_joins_appends_and_overwritten_partitions_are_correct_on_s3(lake: Lake) -> None:
     numbers = {"sql": "SELECT id AS n, id % 2 AS part FROM range(4)", "output": "numbers"}
     by_day = "SELECT :n AS n, CAST(:day AS date) AS day, concat('a b/', :n) AS place"
     spec = {
@@ -160,7 +160,7 @@ def test_a_fork_a_join_appends_and_overwritten_partitions_are_what_was_given(lak
     ]
 
 
-def test_a_stream_of_objects_with_rules_loads_each_object_once_and_rejects_rows_by_name(
+def test_a_stream_of_objects_loads_each_object_once_and_rejects_rows_by_rule(
     lake: Lake,
 ) -> None:
     events = {
@@ -193,7 +193,7 @@ def test_a_stream_of_objects_with_rules_loads_each_object_once_and_rejects_rows_
     assert [row["id"] for row in lake.rows("events_in__rejected")] == [-1]
 
 
-def test_published_datasets_and_compacted_ones_are_read_by_later_jobs(lake: Lake) -> None:
+def test_later_jobs_read_published_and_compacted_datasets(lake: Lake) -> None:
     append = {
         "name": "small",
         "groups": [{"name": "g", "steps": [{"sql": "SELECT :n AS n", "output": "small"}]}],
@@ -217,9 +217,7 @@ def test_published_datasets_and_compacted_ones_are_read_by_later_jobs(lake: Lake
     assert len(Warehouse(lake.uri).files_of("small").files) == 1
 
 
-def test_22_queries_of_tpch_over_tables_on_s3_give_the_answers_of_duckdb(
-    lake: Lake, tmp_path: Path
-) -> None:
+def test_22_tpch_queries_on_s3_match_duckdb(lake: Lake, tmp_path: Path) -> None:
     lake.run(JobSpec.from_file(FOLDER / "tables.yaml", {"scale": 0.01}))
     lake.run(JobSpec.from_file(FOLDER / "queries.yaml", {"scale": 0.01}))
     assert not (wrong := answers(FOLDER, copied(lake, tmp_path), 0.01)), "\n".join(wrong)

@@ -65,7 +65,7 @@ def answers(folder: Path, paths: Callable[[str], list[str]], scale: float) -> li
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_22_queries_over_published_tables_give_the_answers_of_duckdb(
+def test_22_tpch_queries_on_published_tables_match_duckdb(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     warehouse = str(tmp_path / "warehouse")

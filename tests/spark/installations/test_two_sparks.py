@@ -122,7 +122,7 @@ def two(redis_server: RedisServer, tmp_path: Path) -> Iterator[Two]:
         )
 
 
-def test_a_fork_on_two_real_sparks_is_made_by_one_unless_it_is_mixed(two: Two) -> None:
+def test_a_fork_on_two_real_spark_versions_runs_on_one_unless_mixed(two: Two) -> None:
     # Given: a fork of four whose first member runs on one of the two
     one = two.submit("one", 4)
     two.began("one", 1)

@@ -54,17 +54,17 @@ def run(worker: fleet.FleetWorker, client: redis.Redis, tmp_path: Path) -> Run:
     return run
 
 
-def test_a_retry_appends_to_a_table_of_its_own(run: Run) -> None:
+def test_a_retry_appends_to_its_own_table(run: Run) -> None:
     assert run("acc", "appends", "x", fails=True).kind is OutcomeKind.FAILED
     assert run("acc", "appends", "x", epoch=2).rows == {"x": 3}
 
 
-def test_no_day_reads_the_scratch_table_of_another(run: Run) -> None:
+def test_no_day_reads_the_scratch_table_of_another_day(run: Run) -> None:
     assert run("monday", "keeps_the_first", "x", day="monday").results == {"day": ["monday"]}
     assert run("tuesday", "keeps_the_first", "x", day="tuesday").results == {"day": ["tuesday"]}
 
 
-def test_sql_can_make_the_same_table_each_night(
+def test_sql_can_create_the_same_table_each_night(
     worker: fleet.FleetWorker, client: redis.Redis, tmp_path: Path
 ) -> None:
     made = {"sql": "CREATE TABLE orders AS SELECT 1 AS id"}
@@ -73,7 +73,7 @@ def test_sql_can_make_the_same_table_each_night(
         assert outcome.kind is OutcomeKind.SUCCEEDED, outcome.failure
 
 
-def test_nothing_of_a_catalog_is_left_and_nothing_of_the_users_is_removed(
+def test_catalog_tables_are_removed_and_user_tables_are_kept(
     run: Run, worker: fleet.FleetWorker, home: Path, tmp_path: Path
 ) -> None:
     mine = tmp_path / "place" / "database" / "mine.txt"
@@ -93,7 +93,7 @@ def test_nothing_of_a_catalog_is_left_and_nothing_of_the_users_is_removed(
 
 
 @pytest.mark.long
-def test_on_a_cluster_executors_write_tables_into_the_staging_of_the_attempt_and_they_go_with_it(
+def test_executors_write_tables_into_the_staging_of_the_attempt(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
     conf = {
@@ -119,7 +119,7 @@ def test_on_a_cluster_executors_write_tables_into_the_staging_of_the_attempt_and
 
 
 @pytest.mark.long
-def test_the_tables_of_a_metastore_that_the_user_names_stay(
+def test_tables_of_a_user_metastore_are_kept(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
     conf = {

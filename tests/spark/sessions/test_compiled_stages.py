@@ -18,7 +18,7 @@ BY_DEFAULT = 100  # compiled stages that Spark keeps
 
 
 @pytest.mark.long
-def test_stages_that_ran_before_are_not_compiled_again_in_the_session_of_a_later_attempt() -> None:
+def test_stages_compiled_earlier_are_reused_by_sessions_of_later_attempts() -> None:
     driver = Driver(Settings(spark_master="local[2]"))
     try:
         first = compiled_by_attempt(driver)

@@ -27,7 +27,7 @@ ENVIRON = {
 }
 
 
-def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thawed_runner_lets_go(
+def test_a_jvm_that_keeps_writing_under_a_frozen_runner_changes_nothing(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     coordinator = Coordinator(

@@ -33,7 +33,7 @@ def succeeds(client: redis.Redis, folder: Path, job: str, group: dict[str, Any])
     assert outcome.kind is OutcomeKind.SUCCEEDED, outcome
 
 
-def test_an_idle_session_ends_with_its_jvm_and_the_next_group_has_another_one(
+def test_an_idle_session_ends_with_its_jvm_and_the_next_group_starts_another(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
     with fleet.worker(
@@ -56,7 +56,7 @@ def test_an_idle_session_ends_with_its_jvm_and_the_next_group_has_another_one(
 
 
 @pytest.mark.long
-def test_a_session_of_a_worker_that_starts_it_ahead_is_kept(
+def test_a_worker_that_starts_its_session_early_keeps_it(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
     environ = {"UNSTUCK_SESSION_IDLE": "100ms", "UNSTUCK_SPARK_PREWARM": "true"}
@@ -70,7 +70,7 @@ def test_a_session_of_a_worker_that_starts_it_ahead_is_kept(
 
 
 @pytest.mark.long
-def test_a_runner_that_waits_for_a_fresh_one_ends_its_own_idle_session_meanwhile(
+def test_a_runner_that_waits_for_a_fresh_runner_ends_its_idle_session(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
     """On a cluster, the fresh session may be waiting for the very cores that the idle one holds."""

@@ -65,7 +65,7 @@ def run(worker: fleet.FleetWorker, client: redis.Redis, tmp_path: Path) -> Run:
     return run
 
 
-def test_what_can_be_put_back_is_put_back_and_the_runner_goes_on(run: Run) -> None:
+def test_restorable_context_state_is_restored_and_the_runner_continues(run: Run) -> None:
     clean = run("before", "looks", keys=KEYS)
     assert clean.results["seen"] == CLEAN
     polluter = run("pollutes", "pollutes", hadoop={RECURSIVE: "true"})
@@ -75,7 +75,7 @@ def test_what_can_be_put_back_is_put_back_and_the_runner_goes_on(run: Run) -> No
     assert stranger.results["pid"] == polluter.results["pid"]
 
 
-def test_a_key_of_a_file_system_is_taken_away_and_the_clients_that_know_it_go_with_their_runner(
+def test_a_file_system_key_is_removed_and_its_runner_is_replaced(
     run: Run, worker: fleet.FleetWorker
 ) -> None:
     polluter = run("secret", "pollutes", hadoop={SECRET: "not-for-you"})
@@ -90,9 +90,7 @@ def test_a_key_of_a_file_system_is_taken_away_and_the_clients_that_know_it_go_wi
     assert "not-for-you" not in worker.text()
 
 
-def test_a_file_that_a_group_added_fails_no_later_group(
-    run: Run, worker: fleet.FleetWorker
-) -> None:
+def test_a_file_added_by_a_group_fails_no_later_group(run: Run, worker: fleet.FleetWorker) -> None:
     adder = run("adds", "adds_a_file")
     innocent = run("innocent", "looks", keys=KEYS)
     assert innocent.rows == {"x": 4}
@@ -120,7 +118,7 @@ def session() -> Iterator[Any]:
         ),
     ],
 )
-def test_whatever_was_added_is_noticed(session: Any, tmp_path: Path, how: str) -> None:
+def test_every_addition_to_the_context_is_detected(session: Any, tmp_path: Path, how: str) -> None:
     snapshot = ContextSnapshot(session.sparkContext, "UTC")
     assert snapshot.put_back() == []
     path = tmp_path / f"{how.replace(' ', '-')}.zip"

@@ -41,7 +41,7 @@ TOO_MUCH = {
 }
 
 
-def test_a_jvm_out_of_memory_or_killed_is_told_in_plain_words_and_runs_nothing_more(
+def test_a_jvm_that_ran_out_of_memory_or_was_killed_is_reported_plainly_and_runs_nothing(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
     (tmp_path / "steps.py").write_text(STEPS)

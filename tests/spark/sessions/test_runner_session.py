@@ -15,7 +15,7 @@ from unstuck.tasks.protocol.report import OutcomeKind
 pytestmark = pytest.mark.variant
 
 
-def test_a_session_that_does_not_start_in_time_fails_the_attempt_with_its_reason(
+def test_a_session_that_starts_too_slowly_fails_the_attempt_with_a_reason(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
     # Given: a master that takes the connection and says nothing.

@@ -132,16 +132,14 @@ def test_a_group_writes_its_output_and_a_marker_that_counts_it(
     assert [f["name"] for f in json.loads(numbers.schema)["fields"]] == ["n"]
 
 
-def test_python_in_spark_is_the_python_of_the_worker(
-    store: redis.Redis, make_offer: MakeOffer
-) -> None:
+def test_spark_uses_the_python_of_the_worker(store: redis.Redis, make_offer: MakeOffer) -> None:
     assert done(store, make_offer("g", python("whose_python"))).results == {
         "driver": sys.executable,
         "task": sys.executable,
     }
 
 
-def test_sql_reads_the_needed_groups_output_by_either_name_with_parameters_as_markers(
+def test_sql_reads_the_output_of_a_needed_group_with_bound_parameters(
     store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     made = done(store, make_offer("make", python("spark_numbers", "numbers", rows=10)))
@@ -155,7 +153,7 @@ def test_sql_reads_the_needed_groups_output_by_either_name_with_parameters_as_ma
     assert done(store, offer).rows == {"picked": 2}
 
 
-def test_a_mapping_is_a_struct_in_sql_whose_parts_have_names(
+def test_a_mapping_is_a_struct_with_named_fields_in_sql(
     store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     model = {"depth": 3, "eta": 0.5, "of": {"name": "x"}}
@@ -176,9 +174,7 @@ def test_a_mapping_is_a_struct_in_sql_whose_parts_have_names(
     assert done(store, offer).rows == {"o": 1}
 
 
-def test_an_attempt_finds_nothing_that_another_left_behind(
-    store: redis.Redis, make_offer: MakeOffer
-) -> None:
+def test_an_attempt_sees_nothing_left_by_another(store: redis.Redis, make_offer: MakeOffer) -> None:
     offer = make_offer("first", python("spark_numbers", "numbers"))
     first = done(store, offer)
     seen = done(
@@ -192,7 +188,7 @@ def test_an_attempt_finds_nothing_that_another_left_behind(
 
 
 @pytest.mark.variant
-def test_frames_of_pandas_and_frames_without_rows_are_outputs_too(
+def test_pandas_frames_and_empty_frames_can_be_outputs(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     outcome = done(store, make_offer("g", python("pandas_in_spark"), python("empty", "nothing")))
@@ -282,7 +278,7 @@ def test_unrecoverable_errors_are_reported_and_not_retried(
         ("SELECT y FROM range(1)", False, "UNRESOLVED_COLUMN", "AnalysisException"),
     ],
 )
-def test_an_error_of_spark_says_its_condition_and_class_by_which_retry_on_may_name_it(
+def test_a_spark_error_has_a_condition_and_class_usable_in_retry_on(
     store: redis.Redis,
     make_offer: MakeOffer,
     tmp_path: Path,
@@ -305,7 +301,7 @@ def test_an_error_of_spark_says_its_condition_and_class_by_which_retry_on_may_na
     assert log.read_text().count(f"[{condition}") == 1, "the whole error is in the log once"
 
 
-def test_a_statement_runs_whatever_its_strings_names_and_comments_hold(
+def test_a_statement_runs_with_any_strings_names_and_comments(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     rows: dict[str, dict[str, Any]] = {
@@ -327,7 +323,7 @@ def test_a_statement_runs_whatever_its_strings_names_and_comments_hold(
         assert pq.read_table(tmp_path / "warehouse" / file.path).to_pylist() == [row]
 
 
-def test_a_secret_that_sql_gets_as_a_parameter_is_in_no_reason_and_no_file(
+def test_a_secret_passed_to_sql_as_a_parameter_appears_in_no_reason_and_no_file(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     step = {
@@ -347,7 +343,7 @@ def test_a_secret_that_sql_gets_as_a_parameter_is_in_no_reason_and_no_file(
         assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
 
 
-def test_a_column_whose_comment_holds_a_secret_is_refused(
+def test_a_column_comment_that_contains_a_secret_is_refused(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     step = {
@@ -362,7 +358,7 @@ def test_a_column_whose_comment_holds_a_secret_is_refused(
 
 @pytest.mark.variant
 @pytest.mark.parametrize("word", ["TYPE", "TRUE", "NR"])
-def test_configuration_is_looked_for_in_no_schema(
+def test_configuration_is_not_looked_up_in_a_schema(
     store: redis.Redis, make_offer: MakeOffer, word: str
 ) -> None:
     text = (
@@ -376,7 +372,7 @@ def test_configuration_is_looked_for_in_no_schema(
     assert outcome.rows == {"o": 3}
 
 
-def test_conf_of_a_group_holds_for_it_alone_and_static_conf_is_refused_by_name(
+def test_the_conf_of_a_group_applies_only_to_it_and_static_conf_is_refused(
     store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     set_here = done(
@@ -389,7 +385,7 @@ def test_conf_of_a_group_holds_for_it_alone_and_static_conf_is_refused_by_name(
     assert "spark.executor.memory" in refused.text
 
 
-def test_a_cancel_interrupts_a_running_stage_and_the_session_goes_on(
+def test_a_cancel_interrupts_a_running_stage_and_the_session_survives(
     store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker, tmp_path: Path
 ) -> None:
     """One of three tries in under 2 s: a machine that is busy with other things may make one of
@@ -416,7 +412,7 @@ def test_a_cancel_interrupts_a_running_stage_and_the_session_goes_on(
 
 
 @pytest.mark.variant
-def test_a_cancel_between_two_actions_ends_the_step_at_its_next_one(
+def test_a_cancel_between_two_actions_ends_the_step_at_the_next_action(
     store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
@@ -445,7 +441,7 @@ def test_a_cancel_ends_a_udf_that_ignores_every_interrupt(
     )  # and the worker takes new work
 
 
-def test_a_warehouse_that_this_worker_does_not_see_is_refused_and_nothing_is_made_there(
+def test_a_warehouse_invisible_to_this_worker_is_refused_and_not_created(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     offer = make_offer("g", python("spark_numbers", "numbers"), warehouse_id="0" * 32)
@@ -455,7 +451,7 @@ def test_a_warehouse_that_this_worker_does_not_see_is_refused_and_nothing_is_mad
 
 @pytest.mark.variant
 @pytest.mark.parametrize(("back", "code"), [(False, "WAREHOUSE_MISMATCH"), (True, "STAGING_LOST")])
-def test_a_warehouse_that_goes_away_while_spark_writes_makes_no_output_and_no_half_of_one(
+def test_a_warehouse_that_disappears_during_a_write_leaves_no_partial_output(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path, back: bool, code: str
 ) -> None:
     """Spark makes the folders that are missing, and commits what it finds in them: it notices
@@ -469,7 +465,7 @@ def test_a_warehouse_that_goes_away_while_spark_writes_makes_no_output_and_no_ha
     assert not [*tmp_path.rglob("_marker.json")]
 
 
-def test_the_record_carries_progress_with_the_application_and_its_ui(
+def test_the_record_contains_progress_with_the_application_and_its_ui(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     offer = make_offer("g", python("slow_stage", started=str(tmp_path / "started")))
@@ -487,7 +483,7 @@ def test_the_record_carries_progress_with_the_application_and_its_ui(
 
 
 @pytest.mark.variant
-def test_the_line_and_the_stage_at_which_a_step_of_spark_stands_are_shown(
+def test_the_current_line_and_stage_of_a_spark_step_are_shown(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
@@ -512,7 +508,7 @@ def test_the_line_and_the_stage_at_which_a_step_of_spark_stands_are_shown(
 
 
 @pytest.mark.variant
-def test_a_runner_whose_jvm_died_between_attempts_claims_nothing_and_is_replaced(
+def test_a_runner_whose_jvm_died_between_attempts_is_replaced_and_claims_nothing(
     store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker
 ) -> None:
     done(store, make_offer("g", python("spark_numbers", "numbers")))
@@ -549,7 +545,7 @@ def test_a_step_that_stops_the_session_is_charged_to_its_group(
 
 
 @pytest.mark.variant
-def test_a_runner_whose_jvm_dies_while_the_session_is_left_is_replaced(
+def test_a_runner_whose_jvm_dies_while_its_session_closes_is_replaced(
     store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker
 ) -> None:
     done(store, make_offer("g", python("jvm_dies_when_left")))
@@ -557,7 +553,7 @@ def test_a_runner_whose_jvm_dies_while_the_session_is_left_is_replaced(
     assert "leaving the Spark session on" in worker.text()
 
 
-def test_killing_the_runner_takes_the_jvm_the_python_workers_and_all_temporary_files_along(
+def test_killing_the_runner_ends_jvm_and_python_workers_and_removes_temporary_files(
     store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker, tmp_path: Path
 ) -> None:
     started, files = tmp_path / "started", tmp_path / "files"

@@ -101,7 +101,7 @@ def group(step: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "place", ["on_fleet", "in_process", pytest.param("in_kit", marks=pytest.mark.variant)]
 )
-def test_no_later_group_fails_for_what_a_step_did_to_spark(
+def test_changes_to_spark_by_a_step_fail_no_later_group(
     place: str, request: pytest.FixtureRequest
 ) -> None:
     run: Run = request.getfixturevalue(place)
@@ -113,7 +113,7 @@ def test_no_later_group_fails_for_what_a_step_did_to_spark(
     assert run("innocent") == "succeeded"
 
 
-def test_a_job_runs_in_a_process_in_which_the_test_kit_has_a_session(
+def test_a_job_runs_in_a_process_with_a_session_of_the_test_kit(
     in_kit: Run, in_process: Run
 ) -> None:
     for run in (in_kit, in_process, in_kit):

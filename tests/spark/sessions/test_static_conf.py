@@ -30,7 +30,7 @@ def outcome(
 
 
 @pytest.mark.parametrize("prewarm", [pytest.param("false", marks=pytest.mark.long), "true"])
-def test_a_fresh_group_has_a_session_with_its_static_conf_and_the_warm_one_is_not_touched(
+def test_a_fresh_group_uses_its_static_conf_and_the_warm_session_is_kept(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path, prewarm: str
 ) -> None:
     keys, environ = {"keys": [*STATIC, *RUN_TIME]}, {"UNSTUCK_SPARK_PREWARM": prewarm}
@@ -58,7 +58,7 @@ def test_a_fresh_group_has_a_session_with_its_static_conf_and_the_warm_one_is_no
 
 
 @pytest.mark.long
-def test_what_counts_as_static_is_what_spark_says_of_every_setting_that_it_knows(
+def test_settings_are_static_exactly_if_spark_says_so(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
     known = tmp_path / "known.json"

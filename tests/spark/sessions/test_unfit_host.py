@@ -28,7 +28,7 @@ def fails(spark, ctx):
 """
 
 
-def test_a_step_that_fails_is_charged_unless_its_host_is_found_unfit(
+def test_a_failing_step_is_charged_unless_its_host_is_unfit(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
     (tmp_path / "steps.py").write_text(STEPS)
@@ -77,7 +77,7 @@ def test_a_step_that_fails_is_charged_unless_its_host_is_found_unfit(
         )
 
 
-def test_a_host_whose_executors_run_no_python_is_found_by_the_first_session_and_no_step_begins_there(
+def test_a_host_whose_executors_cannot_run_python_is_detected_before_any_step(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
     """It answers its version and has pyarrow; only as an executor's daemon it does not start."""

@@ -72,7 +72,7 @@ def ids(warehouse: Warehouse) -> list[int]:
     return sorted(row["id"] for row in read_arrow(warehouse, "loads").to_pylist())
 
 
-def test_a_bad_file_of_the_very_first_load_can_be_skipped(
+def test_a_bad_file_of_the_first_load_can_be_skipped(
     landing: Path, load: Callable[..., JobResult], warehouse: Warehouse
 ) -> None:
     assert "BAD_FILE" in load().why()
@@ -98,7 +98,7 @@ def test_a_bad_file_of_the_very_first_load_can_be_skipped(
     assert ids(warehouse) == [1, 3, 4]
 
 
-def test_a_skipped_file_that_was_mended_before_the_first_load_is_read(
+def test_a_skipped_file_that_was_fixed_before_the_first_load_is_read(
     landing: Path, load: Callable[..., JobResult], warehouse: Warehouse
 ) -> None:
     skip_file(warehouse, "loads", str(landing / "bad.csv"), by="anna")
@@ -107,7 +107,7 @@ def test_a_skipped_file_that_was_mended_before_the_first_load_is_read(
     assert ids(warehouse) == [1, 3, 22]
 
 
-def test_each_member_of_a_fork_passes_over_its_own_skipped_files(
+def test_each_member_of_a_fork_skips_its_own_files(
     landing: Path, load: Callable[..., JobResult], warehouse: Warehouse
 ) -> None:
     bad = str(landing / "bad.csv")
@@ -127,7 +127,7 @@ def test_each_member_of_a_fork_passes_over_its_own_skipped_files(
     assert ids(warehouse) == [1, 4]
 
 
-def test_what_cannot_be_the_file_of_a_first_load_is_refused(
+def test_skipping_an_impossible_file_of_a_first_load_is_refused(
     landing: Path, warehouse: Warehouse
 ) -> None:
     for dataset, file, why in (

@@ -63,7 +63,7 @@ def written(producer: Producer, topic: str, *values: bytes) -> None:
     producer.flush(60)
 
 
-def test_of_transactions_only_those_that_were_committed_are_read_and_none_is_skipped(
+def test_all_committed_and_no_aborted_transactions_are_read(
     server: KafkaServer,
 ) -> None:
     server.make("txn", 1)
@@ -93,7 +93,7 @@ def test_of_transactions_only_those_that_were_committed_are_read_and_none_is_ski
     )
 
 
-def test_a_read_of_a_compacted_topic_ends_and_has_what_is_left_of_it(server: KafkaServer) -> None:
+def test_reading_a_compacted_topic_ends_with_the_remaining_messages(server: KafkaServer) -> None:
     server.make(
         "compacted", 1, cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01"
     )
@@ -119,7 +119,7 @@ def test_a_read_of_a_compacted_topic_ends_and_has_what_is_left_of_it(server: Kaf
     assert middle.position.next == {0: 8}, "from and to offsets that hold no message any more"
 
 
-def test_removed_messages_are_out_of_range_unless_they_may_be_passed_over(
+def test_removed_messages_are_out_of_range_unless_skipping_is_allowed(
     server: KafkaServer,
 ) -> None:
     server.make("short", 2)
@@ -138,7 +138,7 @@ def test_removed_messages_are_out_of_range_unless_they_may_be_passed_over(
     assert (values(second), second.position.lost) == ([b"7", b"8", b"9"], {0: (4, 7)})
 
 
-def test_a_partition_that_is_added_is_read_from_its_first_message(server: KafkaServer) -> None:
+def test_an_added_partition_is_read_from_its_first_message(server: KafkaServer) -> None:
     server.make("grows", 1)
     broker = server.broker()
     broker.produce("grows", b"old")
@@ -153,7 +153,7 @@ def test_a_partition_that_is_added_is_read_from_its_first_message(server: KafkaS
     assert second.position.next == {0: 1, 1: 0, 2: 2}
 
 
-def test_a_topic_that_was_deleted_and_made_again_is_told_and_read_by_another_generation(
+def test_a_recreated_topic_is_reported_and_read_by_another_generation(
     server: KafkaServer,
 ) -> None:
     server.make("again", 1)
@@ -172,7 +172,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_told_and_read_by_another_gen
     assert len(values(read(server, "again"))) == 9
 
 
-def test_a_topic_is_read_by_a_user_with_the_right_password_and_no_other(
+def test_a_topic_can_be_read_only_with_the_right_password(
     server: KafkaServer,
 ) -> None:
     server.make("private", 1)
@@ -192,7 +192,7 @@ def test_a_topic_is_read_by_a_user_with_the_right_password_and_no_other(
     assert "another word" not in str(told.value)
 
 
-def test_a_read_goes_on_when_the_broker_is_killed_in_its_middle_and_comes_back(
+def test_a_read_survives_a_broker_restart(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.make("killed", 3)
@@ -223,7 +223,7 @@ def test_a_read_goes_on_when_the_broker_is_killed_in_its_middle_and_comes_back(
     )
 
 
-def test_a_broker_that_stays_away_ends_the_read_and_the_next_one_has_all(
+def test_a_missing_broker_ends_the_read_and_the_next_read_is_complete(
     server: KafkaServer,
 ) -> None:
     server.make("away", 1)

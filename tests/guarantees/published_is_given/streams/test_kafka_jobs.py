@@ -119,7 +119,7 @@ def failed(view: JobInfo) -> tuple[str, str]:
 
 
 @pytest.mark.claim("A Kafka stream publishes each message once, whichever process is killed.")
-def test_each_job_publishes_the_messages_that_no_job_before_it_has_published(topic: Topic) -> None:
+def test_each_job_publishes_the_messages_unpublished_by_earlier_jobs(topic: Topic) -> None:
     topic.arrive(1, 2)
     topic.arrive(3, partition=2)
     finished(topic.load())
@@ -149,7 +149,7 @@ def test_each_job_publishes_the_messages_that_no_job_before_it_has_published(top
     assert topic.ids() == sorted([1, 2, 3, 4, 5, 6, 7] * 2)
 
 
-def test_the_members_of_a_fork_read_the_partitions_of_a_topic_once_together(topic: Topic) -> None:
+def test_fork_members_together_read_each_partition_of_a_topic_once(topic: Topic) -> None:
     def forked() -> JobInfo:
         spec = topic.spec()
         spec["groups"][0]["for_each"] = {"part": [0, 1, 2]}
@@ -171,7 +171,7 @@ def test_the_members_of_a_fork_read_the_partitions_of_a_topic_once_together(topi
 @pytest.mark.claim("A Kafka stream publishes each message once, whichever process is killed.")
 @pytest.mark.variant
 @pytest.mark.parametrize("point", [Point.AFTER_OUTPUT, Point.AFTER_MARKER])
-def test_a_runner_that_dies_on_either_side_of_its_marker_publishes_each_message_once(
+def test_a_runner_that_dies_before_or_after_its_marker_publishes_each_message_once(
     topic: Topic, point: Point
 ) -> None:
     topic.arrive(1)
@@ -185,7 +185,7 @@ def test_a_runner_that_dies_on_either_side_of_its_marker_publishes_each_message_
     assert topic.ids() == [1, 2, 3, 4]
 
 
-def test_of_two_jobs_that_read_the_same_messages_one_publishes_and_the_other_says_who_did(
+def test_the_second_of_two_jobs_with_the_same_messages_fails_and_names_the_first(
     topic: Topic,
 ) -> None:
     topic.arrive(1)
@@ -203,7 +203,7 @@ def test_of_two_jobs_that_read_the_same_messages_one_publishes_and_the_other_say
     assert topic.ids() == [1, 2]
 
 
-def test_a_message_that_is_no_row_fails_the_group_with_its_place_and_publishes_nothing(
+def test_an_undecodable_message_fails_the_group_with_its_place_and_publishes_nothing(
     topic: Topic,
 ) -> None:
     topic.arrive(1, "x", 3)
@@ -211,7 +211,7 @@ def test_a_message_that_is_no_row_fails_the_group_with_its_place_and_publishes_n
     assert (code, "offset 1 of partition 0" in text, topic.version) == ("BAD_RECORD", True, 0)
 
 
-def test_messages_that_are_no_rows_are_put_aside_with_their_places_if_the_spec_says_so(
+def test_undecodable_messages_are_stored_with_their_places_if_the_spec_requests_it(
     topic: Topic,
 ) -> None:
     skip = {"on_bad_record": "skip"}
@@ -234,7 +234,7 @@ def test_messages_that_are_no_rows_are_put_aside_with_their_places_if_the_spec_s
     assert topic.ids() == [2, 3]
 
 
-def test_a_schedule_runs_when_something_has_arrived_in_a_topic(topic: Topic) -> None:
+def test_a_schedule_runs_when_messages_arrive_in_a_topic(topic: Topic) -> None:
     topic.arrive(1)
     topic.client.schedules.set({**topic.spec(), "schedule": {"every": "1s", "only_if": "arrived"}})
 
@@ -264,7 +264,7 @@ def test_a_schedule_runs_when_something_has_arrived_in_a_topic(topic: Topic) -> 
         ({}, "HALTED", "BAD_RECORD"),
     ],
 )
-def test_a_schedule_tries_again_what_may_mend_and_halts_at_what_does_not(
+def test_a_schedule_retries_recoverable_errors_and_halts_on_others(
     topic: Topic, events: dict[str, Any], status: str, code: str
 ) -> None:
     topic.arrive("no row")
@@ -293,7 +293,7 @@ def test_an_absent_broker_is_reported_and_the_group_may_run_again(topic: Topic) 
     )
 
 
-def test_a_secret_that_a_worker_lacks_is_named(topic: Topic) -> None:
+def test_a_secret_missing_on_a_worker_is_named(topic: Topic) -> None:
     options = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",
@@ -306,7 +306,7 @@ def test_a_secret_that_a_worker_lacks_is_named(topic: Topic) -> None:
 @pytest.mark.claim("A Kafka stream publishes each message once, whichever process is killed.")
 @pytest.mark.long
 @pytest.mark.parametrize("place", ["disk", "s3"])
-def test_what_is_published_is_what_was_produced_whoever_is_killed_meanwhile(
+def test_exactly_the_produced_messages_are_published_despite_kills(
     topic: Topic, tmp_path: Path, bucket: str, place: str
 ) -> None:
     if place == "s3":

@@ -155,7 +155,7 @@ def load(server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) ->
 
 @pytest.mark.claim("A stream of files publishes each row once, whichever process is killed.")
 @pytest.mark.variant
-def test_each_row_is_published_once_under_its_name_whatever_its_file_is_called(load: Load) -> None:
+def test_each_row_is_published_once_for_any_file_name(load: Load) -> None:
     names = [
         "a[1].csv",
         "a{1,2}.csv",
@@ -177,7 +177,7 @@ def test_each_row_is_published_once_under_its_name_whatever_its_file_is_called(l
 
 
 @pytest.mark.claim("A stream of files publishes each row once, whichever process is killed.")
-def test_a_bad_file_is_refused_with_its_place_by_one_attempt_and_nothing_is_published(
+def test_a_bad_file_fails_one_attempt_with_its_place_and_publishes_nothing(
     load: Load,
 ) -> None:
     load.arrive(good__csv="id,name\n1,ann\n", bad__csv="id,name\n2,ben\nx,dan\n")
@@ -199,7 +199,7 @@ def test_a_bad_file_is_refused_with_its_place_by_one_attempt_and_nothing_is_publ
     assert load.rows() == [{"id": 1, "name": "ann"}, {"id": 2, "name": None}]
 
 
-def test_a_bad_file_that_is_put_aside_is_published_with_its_error_and_line_and_not_tried_again(
+def test_a_quarantined_file_is_published_with_its_error_and_not_retried(
     load: Load,
 ) -> None:
     whole = gzip.compress(b"id,name\n" + b"7,x\n" * 999)
@@ -229,7 +229,7 @@ def test_a_bad_file_that_is_put_aside_is_published_with_its_error_and_line_and_n
     assert len(load.rows("loads__rejected")) == 2
 
 
-def test_a_bad_file_that_a_person_skips_holds_up_no_other(load: Load) -> None:
+def test_a_skipped_bad_file_does_not_block_other_files(load: Load) -> None:
     load.arrive(a__csv="id,name\n1,ann\n")
     load.load()
     load.arrive(bad__csv="id,name\nx,dan\n", b__csv="id,name\n2,ben\n")
@@ -241,7 +241,7 @@ def test_a_bad_file_that_a_person_skips_holds_up_no_other(load: Load) -> None:
 
 
 @pytest.mark.variant
-def test_rows_that_break_a_rule_and_files_that_are_put_aside_are_one_dataset(load: Load) -> None:
+def test_rejected_rows_and_quarantined_files_form_one_dataset(load: Load) -> None:
     rules = {
         "quality": {"rules": {"positive": "id > 0"}, "max_rejected_ratio": 1},
         "partition_by": ["name"],
@@ -264,7 +264,7 @@ def test_rows_that_break_a_rule_and_files_that_are_put_aside_are_one_dataset(loa
 
 
 @pytest.mark.variant
-def test_too_many_rejected_rows_in_the_last_runs_halt_a_schedule_before_anything_is_published(
+def test_too_many_rejected_rows_halt_a_schedule_before_the_publish(
     load: Load,
 ) -> None:
     budget = {
@@ -293,7 +293,7 @@ def test_too_many_rejected_rows_in_the_last_runs_halt_a_schedule_before_anything
     assert [row["id"] for row in load.rows()] == [1, 2, 3, 5, 6]
 
 
-def test_a_run_that_another_publisher_of_its_stream_has_overtaken_is_tried_again_and_each_row_is_published_once(
+def test_a_run_overtaken_by_another_publisher_is_retried_and_publishes_each_row_once(
     load: Load,
 ) -> None:
     """A person skips a file while a run of the schedule goes on.
@@ -328,7 +328,7 @@ def test_a_run_that_another_publisher_of_its_stream_has_overtaken_is_tried_again
 
 
 @pytest.mark.variant
-def test_a_full_folder_is_loaded_by_runs_of_a_bounded_size_that_follow_at_once(load: Load) -> None:
+def test_a_full_folder_is_loaded_by_consecutive_runs_of_bounded_size(load: Load) -> None:
     for n in range(5):
         load.files({f"{9 - n}.csv": f"id,name\n{n},ann\n"})
         os.utime(load.home / "in" / f"{9 - n}.csv", (n, n))
@@ -352,7 +352,7 @@ def test_a_full_folder_is_loaded_by_runs_of_a_bounded_size_that_follow_at_once(l
 
 
 @pytest.mark.variant
-def test_the_members_of_a_fork_load_each_file_once_together_and_the_next_job_goes_on(
+def test_fork_members_load_each_file_once_and_the_next_job_continues(
     load: Load,
 ) -> None:
     def forked(**more: Any) -> JobInfo:
@@ -382,7 +382,7 @@ def test_the_members_of_a_fork_load_each_file_once_together_and_the_next_job_goe
     ]
 
 
-def test_keys_go_by_name_and_the_path_of_a_file_is_a_column(load: Load) -> None:
+def test_columns_are_matched_by_name_and_the_file_path_is_a_column(load: Load) -> None:
     load.files({"a.json": '{"name": "ann", "id": 1}\n', "b.json": '{"id": 2, "name": "ben"}\n'})
     load.load(format="json", options={}, schema="id BIGINT, name STRING, _file STRING")
     assert load.rows() == [
@@ -391,7 +391,7 @@ def test_keys_go_by_name_and_the_path_of_a_file_is_a_column(load: Load) -> None:
     ]
 
 
-def test_a_parquet_file_whose_column_was_renamed_is_refused_and_nothing_is_null(load: Load) -> None:
+def test_a_parquet_file_with_a_renamed_column_is_refused(load: Load) -> None:
     for name, table in {
         "a": {"name": ["cid"], "id": [3]},
         "b": {"ident": [4], "name": ["dan"]},

@@ -167,7 +167,7 @@ def with_spark(place: str) -> dict[str, str]:
     indirect=True,
     ids="-".join,
 )
-def test_what_is_published_is_what_arrived_whoever_is_killed_meanwhile(feed: Feed) -> None:
+def test_exactly_the_arrived_files_are_published_despite_kills(feed: Feed) -> None:
     deeds: list[Any] = [
         *OF_A_RUNNER,
         "coordinator",
@@ -182,7 +182,7 @@ def test_what_is_published_is_what_arrived_whoever_is_killed_meanwhile(feed: Fee
 
 @pytest.mark.claim("A stream of files publishes each row once, whichever process is killed.")
 @pytest.mark.parametrize("feed", [("disk", "fork")], indirect=True, ids="-".join)
-def test_the_same_with_few_files_and_one_death_of_each_kind(feed: Feed) -> None:
+def test_few_files_are_published_exactly_despite_one_death_of_each_kind(feed: Feed) -> None:
     played(feed, [Point.BEFORE_MARKER, Point.AFTER_MARKER, "coordinator", "worker", "twins"], 30)
 
 
