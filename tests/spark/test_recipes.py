@@ -44,7 +44,7 @@ def day(number: int) -> datetime.date:
     return datetime.date(2026, 11, number)
 
 
-def test_the_newest_row_of_each_key_is_kept_from_the_first_run_on(
+def test_the_newest_row_of_each_key_is_kept_from_the_first_run(
     unstuck: Unstuck, tmp_path: Path
 ) -> None:
     spec = recipe(unstuck, "Keep the newest row of each key", tmp_path)
@@ -66,9 +66,7 @@ def test_the_newest_row_of_each_key_is_kept_from_the_first_run_on(
     assert len(states()) == 3
 
 
-def test_the_history_of_each_row_takes_late_files_to_their_place(
-    unstuck: Unstuck, tmp_path: Path
-) -> None:
+def test_the_history_of_each_row_puts_late_files_in_order(unstuck: Unstuck, tmp_path: Path) -> None:
     spec = recipe(unstuck, "Keep the history of each row", tmp_path)
     for number, city in ((20, "Ulm"), (24, "Bonn"), (25, "Bonn"), (22, "Ulm")):
         unstuck.arrive("files", f"id,city,day\n7,{city},2026-11-{number}\n")
@@ -80,7 +78,7 @@ def test_the_history_of_each_row_takes_late_files_to_their_place(
     assert kept == [("Ulm", day(20), day(24)), ("Bonn", day(24), None)]
 
 
-def test_a_query_for_faults_publishes_nothing_where_it_finds_one(
+def test_a_query_for_violations_prevents_the_publish_if_it_finds_one(
     unstuck: Unstuck, tmp_path: Path
 ) -> None:
     spec = recipe(unstuck, "Check one dataset against another", tmp_path)

@@ -47,7 +47,7 @@ def sql(name: str, statement: str, *needs: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_groups_with_and_without_spark_read_one_another(here: InProcess) -> None:
+def test_groups_with_and_without_spark_read_outputs_of_each_other(here: InProcess) -> None:
     job = Job("mixed", params={"by": 2})
     job.group(output="three", spark=False)(three)
     job.sql("more", "SELECT n * :by AS n FROM three", needs=["three"], output="more")
@@ -57,7 +57,7 @@ def test_groups_with_and_without_spark_read_one_another(here: InProcess) -> None
     assert rows(here, "total") == [{"n": 18}]
 
 
-def test_rules_are_those_of_a_fleet(here: InProcess) -> None:
+def test_quality_rules_work_as_in_a_fleet(here: InProcess) -> None:
     outputs = {"n": {"expect": {"rows": {"min": 5}}}}
     ended = here.run(
         {"name": "few", "groups": [sql("n", "SELECT id FROM range(3)")], "outputs": outputs}
@@ -67,7 +67,7 @@ def test_rules_are_those_of_a_fleet(here: InProcess) -> None:
 
 
 @pytest.mark.variant
-def test_a_query_that_runs_longer_than_its_group_may_is_canceled_and_the_session_goes_on(
+def test_a_query_that_exceeds_its_timeout_is_canceled_and_the_session_survives(
     here: InProcess,
 ) -> None:
     slow = sql("slow", SLEEP, timeout="1s", retry={"max": 0})
@@ -89,7 +89,7 @@ def test_a_stream_continues_at_the_last_published_position(here: InProcess, tmp_
     assert sorted(row["n"] for row in rows(here, "loaded")) == [1, 2]
 
 
-def test_a_part_of_a_job_reads_what_the_rest_has_published(here: InProcess) -> None:
+def test_a_partial_run_reads_the_published_outputs_of_other_groups(here: InProcess) -> None:
     job = {
         "name": "parts",
         "publish": ["days", "total"],
@@ -103,7 +103,7 @@ def test_a_part_of_a_job_reads_what_the_rest_has_published(here: InProcess) -> N
     assert rows(here, "total") == [{"n": 6}]
 
 
-def test_a_job_may_run_in_another_thread_than_the_main_one(here: InProcess) -> None:
+def test_a_job_may_run_in_a_thread_other_than_the_main_thread(here: InProcess) -> None:
     ended: list[JobResult] = []
     job = {"name": "n", "groups": [sql("n", "SELECT 1 AS n")]}
     thread = threading.Thread(target=lambda: ended.append(here.run(job)))

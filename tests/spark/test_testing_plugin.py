@@ -97,7 +97,7 @@ def passes(folder: Path, count: int) -> None:
 
 
 @pytest.mark.long
-def test_the_example_of_a_project_passes_its_own_tests_in_a_copy(tmp_path: Path) -> None:
+def test_the_example_project_passes_its_own_tests_in_a_copy(tmp_path: Path) -> None:
     shutil.copytree(
         ROOT / "examples" / "shop", tmp_path / "shop", ignore=shutil.ignore_patterns("__pycache__")
     )
@@ -105,12 +105,12 @@ def test_the_example_of_a_project_passes_its_own_tests_in_a_copy(tmp_path: Path)
 
 
 @pytest.mark.variant
-def test_the_tests_of_a_run_share_one_session_and_nothing_in_it(tmp_path: Path) -> None:
+def test_tests_share_one_session_without_sharing_state(tmp_path: Path) -> None:
     (tmp_path / "test_project.py").write_text(PROJECT)
     passes(tmp_path, 4)
 
 
 @pytest.mark.long
-def test_a_session_of_the_users_own_is_used_and_not_stopped(tmp_path: Path) -> None:
+def test_a_session_of_the_user_is_used_and_not_stopped(tmp_path: Path) -> None:
     (tmp_path / "test_project.py").write_text(OF_OTHERS)
     passes(tmp_path, 1)

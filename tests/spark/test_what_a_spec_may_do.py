@@ -52,7 +52,7 @@ def run(worker: fleet.FleetWorker, client: redis.Redis, tmp_path: Path) -> Run:
     return run
 
 
-def test_sql_reads_the_environment_and_the_files_of_a_worker(run: Run, tmp_path: Path) -> None:
+def test_sql_can_read_environment_and_files_of_a_worker(run: Run, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("a file of the worker\n")
     environment = "SELECT reflect('java.lang.System', 'getenv', 'PRECIOUS') AS value"
     done = run(
@@ -67,7 +67,7 @@ def test_sql_reads_the_environment_and_the_files_of_a_worker(run: Run, tmp_path:
     assert read == ["a file of the worker", "of the worker"]
 
 
-def test_sql_writes_files_of_a_worker(run: Run, tmp_path: Path) -> None:
+def test_sql_can_write_files_of_a_worker(run: Run, tmp_path: Path) -> None:
     done = run(
         {"sql": f"INSERT OVERWRITE DIRECTORY '{tmp_path}/written' USING csv SELECT 'by SQL'"}
     )
@@ -75,14 +75,14 @@ def test_sql_writes_files_of_a_worker(run: Run, tmp_path: Path) -> None:
     assert [part.read_text() for part in (tmp_path / "written").glob("part-*")] == ["by SQL\n"]
 
 
-def test_sql_adds_code_to_the_jvm_of_a_worker(run: Run, tmp_path: Path) -> None:
+def test_sql_can_add_code_to_the_jvm_of_a_worker(run: Run, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "any.jar", "w") as jar:
         jar.writestr("any.txt", "any")
     done = run({"sql": f"ADD JAR '{tmp_path}/any.jar'"})
     assert done.kind is OutcomeKind.SUCCEEDED, done
 
 
-def test_the_modules_of_steps_are_bounded_and_not_what_they_reach(run: Run) -> None:
+def test_step_modules_can_be_restricted_but_not_what_they_access(run: Run) -> None:
     refused = run({"python": "fleet_steps:quick"})
     assert refused.kind is OutcomeKind.FAILED
     assert "UNSTUCK_STEP_MODULES" in str(refused)

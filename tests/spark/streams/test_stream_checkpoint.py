@@ -138,7 +138,7 @@ def loads(session: Any, tmp_path: Path) -> Loads:
     return Loads(session, tmp_path)
 
 
-def test_the_state_of_a_query_goes_on_from_what_is_published_beside_the_position(
+def test_query_state_continues_from_the_state_published_with_the_position(
     loads: Loads,
 ) -> None:
     loads.arrive(1, 1, 2)
@@ -168,7 +168,7 @@ def test_the_state_of_a_query_goes_on_from_what_is_published_beside_the_position
     )
 
 
-def test_where_nothing_has_arrived_the_position_and_the_state_stay_and_files_without_rows_move_both(
+def test_without_arrivals_position_and_state_stay_and_empty_files_advance_both(
     loads: Loads,
 ) -> None:
     first = loads.load()
@@ -186,7 +186,7 @@ def test_where_nothing_has_arrived_the_position_and_the_state_stay_and_files_wit
     assert loads.ids(loads.load(moved)) == [2]
 
 
-def test_what_spark_has_written_twice_is_read_once(loads: Loads) -> None:
+def test_duplicate_files_written_by_spark_are_read_once(loads: Loads) -> None:
     """Each task writes into a folder of its own, and the one that answered first counts."""
     loads.arrive(1)
     attempt = loads.attempt()
@@ -206,7 +206,7 @@ def test_what_spark_has_written_twice_is_read_once(loads: Loads) -> None:
 
 
 @pytest.mark.parametrize("gone", ["*/part-00001.parquet", "_spark_metadata/0"])
-def test_rows_that_have_arrived_and_are_gone_when_spark_plans_its_batch_are_not_taken_for_read(
+def test_rows_removed_before_spark_plans_its_batch_do_not_count_as_read(
     loads: Loads, gone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As while the warehouse is away: Spark passes over what it does not find, and counts it as
@@ -225,7 +225,7 @@ def test_rows_that_have_arrived_and_are_gone_when_spark_plans_its_batch_are_not_
     assert loads.ids(loads.load()) == [1, 2]
 
 
-def test_a_query_that_reads_its_stream_in_two_places_goes_on(loads: Loads) -> None:
+def test_a_query_that_reads_its_stream_twice_continues(loads: Loads) -> None:
     """Spark has one source for both places, and an offset for each."""
     before = None
     for number in (1, 2):
@@ -242,7 +242,7 @@ def test_a_query_that_reads_its_stream_in_two_places_goes_on(loads: Loads) -> No
         before = made.checkpoint
 
 
-def test_one_output_of_a_group_is_written_from_a_stream_with_state(loads: Loads) -> None:
+def test_a_group_can_write_only_one_output_from_a_stream_with_state(loads: Loads) -> None:
     loads.arrive(1)
     attempt = loads.attempt()
     frame = attempt.arrived()
@@ -260,7 +260,7 @@ def test_one_output_of_a_group_is_written_from_a_stream_with_state(loads: Loads)
         attempt.stream.check(["loads"])
 
 
-def test_a_checkpoint_that_lost_a_commit_is_refused_and_the_next_attempt_stages_all(
+def test_a_checkpoint_without_its_commit_is_refused_and_the_next_attempt_stages_everything(
     loads: Loads,
 ) -> None:
     loads.arrive(1)
@@ -279,7 +279,7 @@ def test_a_checkpoint_that_lost_a_commit_is_refused_and_the_next_attempt_stages_
     assert loads.ids(loads.load(before)) == [2]
 
 
-def test_a_published_state_that_is_gone_is_named(loads: Loads) -> None:
+def test_a_missing_published_state_is_named(loads: Loads) -> None:
     loads.arrive(1)
     before = loads.loaded()
     loads.arrive(2)
@@ -287,7 +287,7 @@ def test_a_published_state_that_is_gone_is_named(loads: Loads) -> None:
         loads.load(replace(before, state=PackedState("_staging/gone.tar.gz", 1)))
 
 
-def test_a_higher_generation_begins_with_no_state_and_a_stream_without_state_does_not_go_on(
+def test_a_higher_generation_starts_without_state_and_dropping_state_is_refused(
     loads: Loads,
 ) -> None:
     loads.arrive(1)
@@ -298,7 +298,7 @@ def test_a_higher_generation_begins_with_no_state_and_a_stream_without_state_doe
 
 
 @pytest.mark.parametrize("lost", ["metadata", "sources/0/0", "commits/0", "offsets/0"])
-def test_a_checkpoint_that_is_not_whole_is_never_packed(loads: Loads, lost: str) -> None:
+def test_an_incomplete_checkpoint_is_never_packed(loads: Loads, lost: str) -> None:
     """Also where nothing has arrived, so that no batch was staged."""
     loads.arrive(1)
     first = loads.loaded()
@@ -312,7 +312,7 @@ def test_a_checkpoint_that_is_not_whole_is_never_packed(loads: Loads, lost: str)
     assert what_is_lost(loads.files, folder, paths, 0, [], 100)
 
 
-def test_a_batch_that_was_published_is_not_staged_again(loads: Loads) -> None:
+def test_a_published_batch_is_not_staged_again(loads: Loads) -> None:
     """As where the files of the published checkpoint were written while the warehouse was away."""
     loads.arrive(1)
     first = loads.loaded()

@@ -582,9 +582,7 @@ def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_file_has_the_rows_that_it_holds_or_is_refused_with_its_place(
-    place: Place, case: Case
-) -> None:
+def test_a_file_is_read_correctly_or_refused_with_its_place(place: Place, case: Case) -> None:
     if case.then and isinstance(case.then[0], str):
         with pytest.raises(BadFile) as raised:
             place.read(case)
@@ -621,7 +619,7 @@ def test_missing_and_changed_files_have_their_own_codes(any_place: Place) -> Non
             any_place.of(case, arrived)
 
 
-def test_a_file_that_is_written_while_it_is_read_is_not_taken_for_whole(
+def test_a_file_that_changes_while_it_is_read_is_not_accepted(
     place: Place, monkeypatch: Any
 ) -> None:
     case = csv("", {"a.csv": b"id,name\n" + b"1,ann\n" * 9}, [])
@@ -640,7 +638,7 @@ def test_a_file_that_is_written_while_it_is_read_is_not_taken_for_whole(
         place.of(case, arrived)
 
 
-def test_a_bad_file_is_put_aside_with_its_error_and_line_and_no_row_of_it_is_read(
+def test_a_bad_file_is_quarantined_with_its_error_and_line_without_reading_rows(
     any_place: Place,
 ) -> None:
     many = b"id,name\n" + b"3,c\n" * 400_000  # more than are read at once
@@ -677,7 +675,7 @@ def test_rows_of_several_blocks_are_all_read(place: Place, monkeypatch: Any, siz
     assert sorted(row["name"] for row in rows(found)) == sorted(expected * 2)
 
 
-def test_objects_are_read_whatever_their_names_are(bucket: str, tmp_path: Path) -> None:
+def test_objects_with_any_name_are_read(bucket: str, tmp_path: Path) -> None:
     """Spark needs no connector for them."""
     landing = Files(bucket)
     case = csv("", {}, [])
@@ -701,7 +699,7 @@ def test_objects_are_read_whatever_their_names_are(bucket: str, tmp_path: Path) 
         Place(tmp_path, None).of(case, arrived)
 
 
-def test_tasks_of_spark_read_what_its_driver_reads(spark_place: Place) -> None:
+def test_spark_tasks_read_the_same_rows_as_the_driver(spark_place: Place) -> None:
     place = spark_place
     case = csv(
         "",
@@ -717,7 +715,7 @@ def test_tasks_of_spark_read_what_its_driver_reads(spark_place: Place) -> None:
     assert len({path.parent for path in warehouse.rglob("*.parquet")}) > 3
 
 
-def test_where_executors_lack_the_package_the_driver_reads(
+def test_the_driver_reads_if_executors_lack_the_package(
     spark_place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     module = ModuleType("of_the_driver_alone")
@@ -733,7 +731,7 @@ def test_where_executors_lack_the_package_the_driver_reads(
     assert "No module named 'of_the_driver_alone'" in caplog.text
 
 
-def test_what_executors_do_not_find_the_driver_looks_for(
+def test_the_driver_reads_files_that_executors_cannot_find(
     spark_place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
 
@@ -755,7 +753,7 @@ def test_what_executors_do_not_find_the_driver_looks_for(
     )
 
 
-def test_files_that_spark_has_written_are_read_as_they_were(place: Place, driver: Driver) -> None:
+def test_files_written_by_spark_are_read_unchanged(place: Place, driver: Driver) -> None:
     """Each type, also in lists and structs, written by Spark's own writers with their defaults."""
     schema = (
         "i INT, t STRING, d DECIMAL(9,3), at TIMESTAMP, l TIMESTAMP_NTZ, on DATE, s "
@@ -803,7 +801,7 @@ def test_files_that_spark_has_written_are_read_as_they_were(place: Place, driver
             place.read(Case("", "orc", written("orc", day), [], "on DATE"))
 
 
-def test_many_messages_of_a_topic_are_read_by_tasks_of_spark_with_the_same_rows_or_error(
+def test_spark_tasks_read_many_messages_of_a_topic_with_the_same_rows_or_error(
     spark_place: Place,
 ) -> None:
     session, files = spark_place.session, Files(str(spark_place.home / "warehouse"))

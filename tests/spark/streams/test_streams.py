@@ -173,7 +173,7 @@ def stream(running: StreamFleet, tmp_path: Path) -> Iterator[Stream]:
 
 
 @pytest.mark.parametrize("state", [False, pytest.param(True, marks=pytest.mark.variant)])
-def test_each_job_publishes_the_rows_of_the_files_that_no_job_before_it_has_published(
+def test_each_job_publishes_the_rows_of_files_unpublished_by_earlier_jobs(
     stream: Stream, state: bool
 ) -> None:
     stream.arrive(1, -1)
@@ -191,7 +191,7 @@ def test_each_job_publishes_the_rows_of_the_files_that_no_job_before_it_has_publ
 
 @pytest.mark.variant
 @pytest.mark.parametrize("state", [False, pytest.param(True, marks=pytest.mark.variant)])
-def test_a_run_that_finds_nothing_new_publishes_no_version_and_says_what_it_looked_at(
+def test_a_run_without_new_files_publishes_no_version_and_says_what_it_checked(
     stream: Stream, state: bool
 ) -> None:
     stream.arrive(1)
@@ -221,7 +221,7 @@ def test_a_run_that_finds_nothing_new_publishes_no_version_and_says_what_it_look
 
 
 @pytest.mark.variant
-def test_a_query_with_state_remembers_what_it_read_whatever_bounds_skips_and_bad_files_there_are(
+def test_a_query_with_state_remembers_its_rows_despite_bounds_skips_and_bad_files(
     stream: Stream,
 ) -> None:
     """Each id is published once, by whichever file and job it came."""
@@ -259,7 +259,7 @@ def test_a_query_with_state_remembers_what_it_read_whatever_bounds_skips_and_bad
 
 
 @pytest.mark.variant
-def test_a_folder_that_is_not_there_is_an_error_with_its_path(stream: Stream) -> None:
+def test_a_missing_folder_is_an_error_with_its_path(stream: Stream) -> None:
     code, text = stream.failed()
     assert code == "SOURCE_UNAVAILABLE"
     assert f"the stream cannot read {stream.home}/landing: No such file or directory" in text
@@ -283,7 +283,7 @@ def test_a_changed_file_is_reported_and_nothing_is_read(stream: Stream) -> None:
 
 
 @pytest.mark.variant
-def test_a_first_job_that_finds_no_files_publishes_the_columns_and_no_rows(stream: Stream) -> None:
+def test_a_first_job_without_files_publishes_columns_and_no_rows(stream: Stream) -> None:
     (stream.home / "landing").mkdir()
     assert stream.rows_of(stream.load()) == 0
     (path,) = stream.paths()
@@ -302,7 +302,7 @@ def test_a_first_job_that_finds_no_files_publishes_the_columns_and_no_rows(strea
         pytest.param(True, Point.AFTER_MARKER, marks=pytest.mark.long),
     ],
 )
-def test_a_runner_that_dies_on_either_side_of_its_marker_or_of_sparks_commit_publishes_each_row_once(
+def test_a_runner_that_dies_around_its_marker_or_commit_publishes_each_row_once(
     stream: Stream, state: bool, point: Point
 ) -> None:
     """``after-output``: with state, Spark has committed all batches; no marker stands.
@@ -322,7 +322,7 @@ def test_a_runner_that_dies_on_either_side_of_its_marker_or_of_sparks_commit_pub
 
 
 @pytest.mark.variant
-def test_another_generation_reads_all_again_and_its_first_batch_is_not_taken_for_the_old_one(
+def test_another_generation_reads_everything_again_in_a_separate_first_batch(
     stream: Stream,
 ) -> None:
     stream.arrive(1)
@@ -337,7 +337,7 @@ def test_another_generation_reads_all_again_and_its_first_batch_is_not_taken_for
 
 
 @pytest.mark.variant
-def test_of_two_jobs_that_read_the_same_files_one_publishes_and_the_other_says_who_did(
+def test_the_second_of_two_jobs_with_the_same_files_fails_and_names_the_first(
     stream: Stream,
 ) -> None:
     stream.arrive(1)
@@ -361,7 +361,7 @@ def test_of_two_jobs_that_read_the_same_files_one_publishes_and_the_other_says_w
 
 
 @pytest.mark.variant
-def test_an_attempt_that_fails_after_the_load_leaves_nothing_and_the_next_one_reads_all_that_has_arrived(
+def test_a_failed_attempt_leaves_nothing_and_the_next_reads_everything_arrived(
     stream: Stream,
 ) -> None:
     stream.arrive(1)
@@ -385,7 +385,7 @@ def test_an_attempt_that_fails_after_the_load_leaves_nothing_and_the_next_one_re
 
 
 @pytest.mark.variant
-def test_a_retry_takes_over_a_load_unless_another_job_has_gone_on_with_the_stream(
+def test_a_retry_reuses_a_load_unless_another_job_has_continued_the_stream(
     stream: Stream,
 ) -> None:
     stream.arrive(1)
@@ -412,7 +412,7 @@ def test_a_retry_takes_over_a_load_unless_another_job_has_gone_on_with_the_strea
 
 
 @pytest.mark.variant
-def test_after_a_compaction_and_a_vacuum_the_next_job_reads_what_is_new_alone(
+def test_after_a_compaction_and_a_vacuum_the_next_job_reads_only_new_files(
     stream: Stream,
 ) -> None:
     for number in (1, 2, 3):
@@ -434,7 +434,7 @@ def test_after_a_compaction_and_a_vacuum_the_next_job_reads_what_is_new_alone(
 
 
 @pytest.mark.variant
-def test_what_another_job_appends_or_replaces_leaves_the_stream_where_it_was(
+def test_appends_and_replaces_of_other_jobs_do_not_move_the_stream(
     stream: Stream,
 ) -> None:
     stream.arrive(1)
@@ -451,7 +451,7 @@ def test_what_another_job_appends_or_replaces_leaves_the_stream_where_it_was(
 
 
 @pytest.mark.variant
-def test_rules_expectations_and_partitions_hold_for_all_that_has_arrived(stream: Stream) -> None:
+def test_rules_expectations_and_partitions_apply_to_everything_that_arrived(stream: Stream) -> None:
     rules = {"rules": {"small": "id < 10"}, "max_rejected_ratio": 0.5}
     output = {"quality": rules, "partition_by": ["at"], "expect": {"unique": ["id"]}}
     stream.arrive(1, 2)
@@ -471,7 +471,7 @@ def test_rules_expectations_and_partitions_hold_for_all_that_has_arrived(stream:
 
 
 @pytest.mark.variant
-def test_a_cancel_in_the_middle_of_a_batch_ends_the_job_and_publishes_nothing(
+def test_a_cancel_during_a_batch_ends_the_job_and_publishes_nothing(
     stream: Stream,
 ) -> None:
     stream.arrive(1)
@@ -533,7 +533,7 @@ def test_a_cancel_in_the_middle_of_a_batch_ends_the_job_and_publishes_nothing(
         ),
     ],
 )
-def test_what_fails_in_a_stream_is_said_as_it_would_be_without_one(
+def test_failures_in_a_stream_are_reported_as_without_a_stream(
     stream: Stream, step: dict[str, Any], output: dict[str, Any], code: str, text: str
 ) -> None:
     if text == "odd row" and pyspark.__version__.startswith("3."):
@@ -548,7 +548,7 @@ def test_what_fails_in_a_stream_is_said_as_it_would_be_without_one(
     assert "STREAM_FAILED" not in said[1]
 
 
-def test_a_stream_that_a_step_opens_by_itself_is_no_output_of_a_group_without_one(
+def test_a_stream_opened_by_a_step_cannot_be_an_output_of_a_group_without_a_stream(
     stream: Stream,
 ) -> None:
     group = {"name": "load", "steps": [{"python": "stream_steps:own", "output": "loads"}]}
@@ -561,7 +561,7 @@ def test_a_stream_that_a_step_opens_by_itself_is_no_output_of_a_group_without_on
 
 
 @pytest.mark.variant
-def test_each_job_publishes_by_spark_the_messages_that_no_job_before_it_has_published(
+def test_each_job_publishes_unpublished_messages_through_spark(
     stream: Stream,
 ) -> None:
     with mock_broker() as broker:

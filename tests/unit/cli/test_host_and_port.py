@@ -19,7 +19,7 @@ from unstuck.coordinator.errors import BadRequest
         ("a.b:65535", ("a.b", 65535)),
     ],
 )
-def test_a_host_and_a_port_are_read(text: str, read: tuple[str, int]) -> None:
+def test_a_host_and_a_port_are_parsed(text: str, read: tuple[str, int]) -> None:
     assert host_and_port(text) == read
 
 

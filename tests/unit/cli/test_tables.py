@@ -68,7 +68,7 @@ def too_long(said: str, width: int) -> list[str]:
     ]
 
 
-def test_every_table_of_the_command_line_is_made_in_one_place() -> None:
+def test_every_command_line_table_is_built_in_one_place() -> None:
     others = {
         path
         for path in CODE
@@ -101,7 +101,7 @@ def test_no_table_splits_an_id_or_a_word(where: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_what_fits_stands_beside_and_the_widest_column_stands_below_its_row(width: int) -> None:
+def test_a_too_wide_column_is_printed_below_its_row(width: int) -> None:
     listing = table("NAME", "REASON", "TOOK", right=("TOOK",))
     listing.add_row("a_name_of_26_letters_in_all", WORDS, "3s")
     said = drawn(width, listing)
@@ -113,7 +113,7 @@ def test_what_fits_stands_beside_and_the_widest_column_stands_below_its_row(widt
 
 
 @pytest.mark.parametrize("width", [20, 80])
-def test_a_name_that_a_terminal_would_obey_is_shown_whole(width: int) -> None:
+def test_a_name_with_control_characters_is_shown_completely(width: int) -> None:
     """Its replaced characters were not counted in the width of the column, so its end was cut
     off.
     """
@@ -131,7 +131,7 @@ def test_no_sentence_splits_an_id_or_a_word(width: int) -> None:
     assert drawn(width, "plain " + WORDS).split() == ["plain", *WORDS.split()]
 
 
-def test_the_first_line_of_an_error_has_an_end() -> None:
+def test_the_first_line_of_an_error_is_limited_in_length() -> None:
     assert first_line("one\ntwo") == "one …"
     assert first_line("one") == "one"
     long = first_line("word " * 10_000 + "\nmore")

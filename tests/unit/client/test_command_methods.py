@@ -29,7 +29,7 @@ ALL = [
 
 
 @pytest.mark.parametrize("command", ALL)
-def test_the_method_of_a_command_takes_its_arguments(command: Command) -> None:
+def test_the_method_of_a_command_accepts_its_arguments(command: Command) -> None:
     method = getattr(ROOMS.get(command.target, Client), command.method)
     _, _target, *parameters = inspect.signature(method).parameters.values()
     assert {parameter.name: parameter.default for parameter in parameters} == {
@@ -38,7 +38,7 @@ def test_the_method_of_a_command_takes_its_arguments(command: Command) -> None:
 
 
 @pytest.mark.parametrize("command", ALL)
-def test_the_method_of_a_command_has_its_help(command: Command) -> None:
+def test_the_method_of_a_command_has_its_help_text(command: Command) -> None:
     method = getattr(ROOMS.get(command.target, Client), command.method)
     assert command.help.split()[:4] == str(inspect.getdoc(method)).split()[:4]
     assert command.help.endswith((".", ":"))

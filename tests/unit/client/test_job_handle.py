@@ -42,7 +42,7 @@ def jobs(hand: ByHand) -> tuple[JobHandle, JobHandle]:
     return load(hand, ("monday", 1), ("tuesday", 2)), load(hand, ("monday", 3), ("friday", 4))
 
 
-def test_a_handle_reads_the_partitions_of_where_as_of_its_own_job(
+def test_a_handle_reads_selected_partitions_as_of_its_own_job(
     jobs: tuple[JobHandle, JobHandle],
 ) -> None:
     first, later = jobs
@@ -64,7 +64,7 @@ def test_a_handle_reads_the_partitions_of_where_as_of_its_own_job(
         first.read("sales", where={"n": 1})
 
 
-def test_a_session_of_spark_gets_the_version_and_partitions_too(
+def test_reading_with_a_spark_session_accepts_version_and_partitions(
     jobs: tuple[JobHandle, JobHandle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Session:

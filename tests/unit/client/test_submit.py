@@ -23,7 +23,7 @@ def reading(table: str) -> dict[str, Any]:
     }
 
 
-def test_a_table_that_nothing_provides_is_refused_at_submit_at_retry_and_for_a_schedule(
+def test_an_unknown_table_is_refused_at_submit_retry_and_schedule_set(
     hand: ByHand,
 ) -> None:
     publish_frame(

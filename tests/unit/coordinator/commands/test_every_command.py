@@ -77,7 +77,7 @@ def standing(world: SmallWorld, status: Status, intent: Intent) -> JobState:
 
 
 @pytest.mark.parametrize(("status", "intent", "given", "wanted"), CASES)
-def test_every_command_in_every_status(
+def test_every_command_has_its_documented_effect_in_every_status(
     failed_once: SmallWorld, status: Status, intent: Intent, given: str, wanted: str
 ) -> None:
     state = standing(failed_once, status, intent)
@@ -95,7 +95,7 @@ def test_every_command_in_every_status(
         assert (result.job, str(status) in result.text) == (state.job, True)
 
 
-def test_the_table_has_every_status_and_says_what_the_code_says_of_each() -> None:
+def test_the_command_table_lists_every_status_as_the_code_does() -> None:
     assert {Status(row[0]) for row in ROWS} == set(Status)
     assert set(COLUMNS[:5]) == {str(given) for given in INTENTS}
     done = {(status, given) for status, _, given, answer in CASES if answer == "D"}

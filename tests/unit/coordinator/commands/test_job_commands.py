@@ -36,7 +36,7 @@ REACHED = {
 
 @pytest.mark.parametrize("given", INTENTS)
 @pytest.mark.parametrize(("intent", "status"), STANDINGS)
-def test_a_command_is_refused_where_the_table_says_so_and_says_what_holds(
+def test_a_command_is_refused_according_to_the_table_with_its_reason(
     given: str, intent: Intent, status: Status
 ) -> None:
     job = replace(
@@ -56,7 +56,7 @@ def test_a_command_is_refused_where_the_table_says_so_and_says_what_holds(
         assert result.job == job
 
 
-def test_a_terminal_job_takes_no_command() -> None:
+def test_a_terminal_job_accepts_no_command() -> None:
     for status in Status:
         if status.terminal:
             assert not any(
@@ -66,7 +66,7 @@ def test_a_terminal_job_takes_no_command() -> None:
             )
 
 
-def test_a_halted_job_is_resumed_though_nobody_paused_it() -> None:
+def test_a_halted_job_can_be_resumed_without_a_pause() -> None:
     result = command(HALTED, "resume")
     assert result.answer is Answer.DONE
     assert (result.job.halted, result.job.reset_budgets, result.job.intent) == (
@@ -83,7 +83,7 @@ def test_a_halted_job_is_resumed_though_nobody_paused_it() -> None:
 
 
 @pytest.mark.parametrize("intent", [Intent.RUN, Intent.PAUSE])
-def test_a_halted_job_is_not_paused_so_that_it_never_looks_as_if_a_person_held_it(
+def test_a_halted_job_cannot_be_paused(
     intent: Intent,
 ) -> None:
     refused = command(replace(HALTED, intent=intent), "pause")
@@ -95,14 +95,14 @@ def test_a_halted_job_is_not_paused_so_that_it_never_looks_as_if_a_person_held_i
     assert refused.job == replace(HALTED, intent=intent)
 
 
-def test_a_job_that_cannot_be_decided_after_a_cancel_says_what_ends_it() -> None:
+def test_a_job_that_cannot_be_decided_after_a_cancel_names_the_command_that_ends_it() -> None:
     canceled = replace(HALTED, intent=Intent.CANCEL)
     refused = command(canceled, "resume")
     assert (refused.answer, "unstuck force-stop" in refused.text) == (Answer.REFUSED, True)
     assert command(canceled, "force-stop").answer is Answer.DONE
 
 
-def test_a_command_that_comes_too_late_names_what_was_asked_before_as_it_is_typed() -> None:
+def test_a_refused_command_names_the_earlier_command_as_typed() -> None:
     forced = command(JOB, "force-stop").job
     assert "a force-stop cannot be taken back" in command(forced, "resume").text
     assert (
@@ -110,7 +110,7 @@ def test_a_command_that_comes_too_late_names_what_was_asked_before_as_it_is_type
     )
 
 
-def test_pause_now_after_a_pause_is_another_wish() -> None:
+def test_an_immediate_pause_after_a_pause_is_a_different_request() -> None:
     paused = command(JOB, "pause").job
     assert command(paused, "pause").answer is Answer.ALREADY
     now = command(paused, "pause", now=True)

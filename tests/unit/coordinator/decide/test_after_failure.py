@@ -34,7 +34,7 @@ def failed(
 
 
 @pytest.mark.parametrize("rule", AFTER)
-def test_what_runs_after_a_failure_runs_although_the_job_fails_fast(rule: str) -> None:
+def test_failure_handlers_run_although_the_job_fails_fast(rule: str) -> None:
     job = failed(rule, group("other"))
     assert job.states() == {
         "load": "FAILED",
@@ -50,7 +50,7 @@ def test_what_runs_after_a_failure_runs_although_the_job_fails_fast(rule: str) -
     assert job.state.job.reason.text.startswith("group load failed: BOOM")
 
 
-def test_a_job_that_does_not_fail_skips_what_waits_for_a_failure_and_is_published() -> None:
+def test_a_successful_job_skips_its_failure_handlers_and_is_published() -> None:
     job = Job(
         group("a"),
         group("b"),
@@ -75,21 +75,19 @@ def test_a_job_that_does_not_fail_skips_what_waits_for_a_failure_and_is_publishe
     }
 
 
-def test_what_is_published_by_default_is_the_same_with_a_group_that_waits_for_a_failure() -> None:
+def test_a_failure_handler_does_not_change_the_default_outputs() -> None:
     groups = group("a"), group("b", "a")
     assert Job(*groups).plan.default_publish == {"b"}
     assert Job(*groups, group("c", "b", join="any_failed")).plan.default_publish == {"b", "c"}
 
 
-def test_an_output_may_say_how_it_is_published_where_a_group_waits_for_the_failure_of_its_maker() -> (
-    None
-):
+def test_an_output_with_a_failure_handler_may_set_its_publish_mode() -> None:
     made = {**group("a"), "spark": True, "steps": [{"sql": "SELECT 1 AS one", "output": "ones"}]}
     job = Job(made, group("tell", "a", join="any_failed"), outputs={"ones": {"mode": "append"}})
     assert "a" in job.plan.default_publish
 
 
-def test_any_failed_waits_until_all_that_it_needs_has_ended() -> None:
+def test_any_failed_waits_until_all_its_needs_have_ended() -> None:
     job = Job(
         group("a", retry=ONCE),
         group("b"),
@@ -103,7 +101,7 @@ def test_any_failed_waits_until_all_that_it_needs_has_ended() -> None:
     assert job.record("c").state is S.QUEUED
 
 
-def test_a_failure_that_is_only_told_fails_the_job_unless_the_group_is_optional() -> None:
+def test_a_failure_with_only_a_notifying_handler_fails_the_job_unless_optional() -> None:
     for optional, status in ((False, Status.FAILED), (True, Status.FINISHED)):
         job = Job(group("a", retry=ONCE, optional=optional), group("tell", "a", join="any_failed"))
         job.decide()
@@ -113,7 +111,7 @@ def test_a_failure_that_is_only_told_fails_the_job_unless_the_group_is_optional(
         assert job.status() is status
 
 
-def test_a_fallback_for_optional_sources_that_have_all_failed_saves_the_job() -> None:
+def test_a_fallback_for_failed_optional_sources_saves_the_job() -> None:
     sources = [group(name, retry=ONCE, optional=True) for name in ("a", "b")]
     job = Job(*sources, group("c", "a", "b", join="all_failed"))
     job.decide()
@@ -124,7 +122,7 @@ def test_a_fallback_for_optional_sources_that_have_all_failed_saves_the_job() ->
     assert job.state.job.phase == "publishing"
 
 
-def test_the_cleanup_after_a_fork_runs_once_its_other_members_are_canceled() -> None:
+def test_the_cleanup_of_a_fork_runs_after_its_other_members_are_canceled() -> None:
     fork = group("f", for_each={"n": list(range(700))}, retry=ONCE)
     job = Job(fork, group("clean", "f", join="all_done"), group("z", "f"))
     job.decide()
@@ -137,7 +135,7 @@ def test_the_cleanup_after_a_fork_runs_once_its_other_members_are_canceled() -> 
     assert job.status() is Status.FAILED
 
 
-def test_a_cleanup_that_is_a_fork_runs_all_its_members() -> None:
+def test_a_cleanup_fork_runs_all_its_members() -> None:
     job = failed(for_each={"n": [1, 2]})
     job.run("clean[0]")
     assert not job.status().terminal
@@ -145,7 +143,7 @@ def test_a_cleanup_that_is_a_fork_runs_all_its_members() -> None:
     assert job.status() is Status.FAILED
 
 
-def test_a_cleanup_is_tried_again_and_if_it_fails_the_job_still_names_the_first_failure() -> None:
+def test_a_failing_cleanup_is_retried_and_the_job_still_names_the_first_failure() -> None:
     job = failed(retry={**NO_JITTER, "max": 1})
     job.run("clean", failure("CLEAN"))
     assert job.status() is Status.RETRYING
@@ -166,7 +164,7 @@ def test_a_cleanup_is_tried_again_and_if_it_fails_the_job_still_names_the_first_
     )
 
 
-def test_a_cleanup_after_a_cleanup_runs_too_and_what_only_follows_it_does_not() -> None:
+def test_a_cleanup_of_a_cleanup_runs_but_ordinary_successors_do_not() -> None:
     job = failed("any_failed", group("last", "clean", join="all_done"), group("goes_on", "clean"))
     assert job.record("goes_on").state is S.CANCELED
     job.run("clean")
@@ -175,7 +173,7 @@ def test_a_cleanup_after_a_cleanup_runs_too_and_what_only_follows_it_does_not() 
     assert job.status() is Status.FAILED
 
 
-def test_a_cleanup_of_what_another_failure_canceled_runs() -> None:
+def test_a_cleanup_runs_for_a_group_canceled_by_another_failure() -> None:
     job = Job(
         *(group("a", retry=ONCE), group("b"), group("after", "b")),
         *(group("clean_b", "b", join="all_done"), group("undo_b", "after", join="any_failed")),
@@ -192,7 +190,7 @@ def test_a_cleanup_of_what_another_failure_canceled_runs() -> None:
     }
 
 
-def test_a_cleanup_that_runs_already_goes_on_and_one_whose_needs_run_waits_for_them() -> None:
+def test_a_running_cleanup_continues_and_a_pending_one_waits_for_its_needs() -> None:
     job = Job(
         group("a", optional=True, retry=ONCE),
         *(
@@ -212,7 +210,7 @@ def test_a_cleanup_that_runs_already_goes_on_and_one_whose_needs_run_waits_for_t
 
 
 @pytest.mark.parametrize("code", ["BOOM", "TIMEOUT", "POISON", "QUEUE_TIMEOUT"])
-def test_a_cleanup_runs_however_the_group_before_it_failed(code: str) -> None:
+def test_a_cleanup_runs_after_any_kind_of_failure(code: str) -> None:
     load = group("load", retry=ONCE, worker_losses=1, queue_timeout="1m")
     job = Job(load, group("use", "load"), group("undo", "load", "use", join="any_failed"))
     job.decide()
@@ -229,7 +227,7 @@ def test_a_cleanup_runs_however_the_group_before_it_failed(code: str) -> None:
     assert job.reason("load").code == code
 
 
-def test_a_cleanup_that_nobody_takes_fails_by_its_queue_timeout() -> None:
+def test_an_unclaimed_cleanup_fails_by_its_queue_timeout() -> None:
     job = failed(queue_timeout="1m")
     job.now += 61
     job.decide(takeover=True)
@@ -239,7 +237,7 @@ def test_a_cleanup_that_nobody_takes_fails_by_its_queue_timeout() -> None:
     assert "group load failed" in job.state.job.reason.text
 
 
-def test_the_timeout_of_the_job_ends_its_cleanup_too() -> None:
+def test_the_job_timeout_also_ends_a_cleanup() -> None:
     job = failed(timeout="1h")
     job.claim("clean")
     job.decide()
@@ -252,7 +250,7 @@ def test_the_timeout_of_the_job_ends_its_cleanup_too() -> None:
 
 
 @pytest.mark.parametrize("command", ["stop", "cancel", "force-stop"])
-def test_no_cleanup_begins_in_a_job_that_a_person_ends(command: str) -> None:
+def test_no_cleanup_starts_in_a_job_ended_by_a_user(command: str) -> None:
     job = failed()
     job.tell(command)
     job.decide()
@@ -279,7 +277,7 @@ def test_a_paused_cleanup_continues_after_the_resume() -> None:
     assert job.status() is Status.FAILED
 
 
-def test_a_rerun_that_would_leave_canceled_groups_behind_is_refused() -> None:
+def test_a_rerun_that_would_leave_canceled_groups_is_refused() -> None:
     """Else the job would end FINISHED although a group of it was canceled."""
     job = failed("all_done", group("other"))
     job.tell("pause")
@@ -305,7 +303,7 @@ def test_a_rerun_that_would_leave_canceled_groups_behind_is_refused() -> None:
     assert rerun(alone.state, Order(word="word"), "load").answer is Answer.DONE
 
 
-def test_why_says_that_the_job_fails_after_what_still_runs() -> None:
+def test_why_says_that_the_job_fails_after_its_running_groups() -> None:
     job = failed()
     why = job.why()
     assert (
@@ -318,7 +316,7 @@ def test_why_says_that_the_job_fails_after_what_still_runs() -> None:
     assert "can change nothing" not in job.why()["clean"].what
 
 
-def test_a_retry_runs_the_cleanup_again_although_it_had_read_the_same() -> None:
+def test_a_retry_runs_the_cleanup_again_although_its_inputs_are_the_same() -> None:
     """Its marker is of another job, in which something that it needs had failed, too."""
     frozen = []
     for name in ("one", "two"):

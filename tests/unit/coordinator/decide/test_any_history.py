@@ -93,7 +93,7 @@ def run_well(world: SmallWorld) -> None:
 @pytest.mark.parametrize("spec", SPECS)
 @settings(max_examples=HISTORIES // 3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=HISTORY)
-def test_whatever_happens_the_promise_is_kept_and_the_job_can_end(
+def test_in_any_history_promises_are_kept_and_the_job_can_end(
     spec: str, history: list[tuple[str, int]]
 ) -> None:
     world = SmallWorld(spec)
@@ -104,7 +104,7 @@ def test_whatever_happens_the_promise_is_kept_and_the_job_can_end(
 @pytest.mark.variant
 @settings(max_examples=HISTORIES // 2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=st.sampled_from(sorted(SPECS)), history=HISTORY, limit=st.integers(3, 5))
-def test_whatever_happens_between_the_commits_of_a_job_that_needs_many(
+def test_promises_are_kept_between_the_commits_of_a_large_job(
     spec: str, history: list[tuple[str, int]], limit: int
 ) -> None:
     """With room for a few moves in one commit, small jobs meet what otherwise only those of

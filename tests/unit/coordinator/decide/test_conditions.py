@@ -55,13 +55,13 @@ def why(job: Job) -> dict[str, str]:
 # -------------------------------------------------------------------------------------------------------
 
 
-def test_a_condition_that_holds_lets_the_group_go() -> None:
+def test_a_true_condition_lets_the_group_run() -> None:
     job = recorded(group("b", "a", when=TRUE))
     assert job.record("b").state is S.QUEUED
     assert job.run("b").publish
 
 
-def test_a_condition_that_is_false_skips_the_group_and_says_what_it_saw() -> None:
+def test_a_false_condition_skips_the_group_and_shows_its_values() -> None:
     job = recorded(group("b", "a", when="results.a.n > 1 and params.full"), params={"full": True})
     assert job.record("b").state is S.SKIPPED
     assert job.reason("b").code == "CONDITION_FALSE"
@@ -72,7 +72,7 @@ def test_a_condition_that_is_false_skips_the_group_and_says_what_it_saw() -> Non
     assert job.state.job.phase == "publishing", "a group that was skipped is no failure of the job"
 
 
-def test_a_condition_that_cannot_be_evaluated_fails_the_group_at_once_and_for_good() -> None:
+def test_a_condition_that_cannot_be_evaluated_fails_the_group_permanently() -> None:
     job = recorded(group("b", "a", when=FAILS, retry={"max": 5}))
     assert (job.record("b").state, job.record("b").epoch) == (S.FAILED, 0)
     assert job.reason("b").code == "WHEN_FAILED"
@@ -85,7 +85,7 @@ def test_a_condition_that_cannot_be_evaluated_fails_the_group_at_once_and_for_go
     )
 
 
-def test_a_condition_is_not_asked_before_the_join_says_go() -> None:
+def test_a_condition_is_evaluated_only_after_the_join_is_satisfied() -> None:
     job = Job(
         group("a"), group("b"), group("c", "a", "b", when=FALSE), group("d", "a", "b", when=FAILS)
     )
@@ -100,12 +100,12 @@ def test_a_condition_is_not_asked_before_the_join_says_go() -> None:
     assert [job.reason(name).code for name in "cd"] == ["CONDITION_FALSE", "WHEN_FAILED"]
 
 
-def test_a_group_that_its_condition_skipped_is_explained_while_the_job_goes_on() -> None:
+def test_a_group_skipped_by_its_condition_is_explained_while_the_job_runs() -> None:
     job = recorded(group("b", "a", when=FALSE), group("long", "a"))
     assert why(job)["b"] == f"its condition is false: `{FALSE}`, with results.a.n = 1"
 
 
-def test_the_parameters_are_the_jobs_overlaid_by_the_groups_own() -> None:
+def test_group_parameters_override_job_parameters() -> None:
     when = "params.x == 2 and params.y == 1"
     job = Job(
         group("a", when=when, params={"x": 2}), group("b", when=when), params={"x": 1, "y": 1}
@@ -114,7 +114,7 @@ def test_the_parameters_are_the_jobs_overlaid_by_the_groups_own() -> None:
     assert job.states() == {"a": "QUEUED", "b": "SKIPPED"}
 
 
-def test_a_condition_is_no_part_of_the_work() -> None:
+def test_a_condition_is_not_part_of_the_fingerprint() -> None:
     prints = set()
     for when in (TRUE, FALSE, None):
         more = {"when": when} if when else {}
@@ -140,7 +140,7 @@ AFTER = {
 
 @pytest.mark.parametrize("rule", AFTER)
 @pytest.mark.parametrize("when", [TRUE, FALSE, FAILS])
-def test_what_comes_after_decides_by_its_join(rule: str, when: str) -> None:
+def test_successors_of_a_skipped_group_decide_by_their_join(rule: str, when: str) -> None:
     join: Any = {"at_least": 2} if rule == "at_least" else rule
     job = recorded(
         group("b", "a", when=when),
@@ -169,7 +169,7 @@ def test_what_comes_after_decides_by_its_join(rule: str, when: str) -> None:
 @pytest.mark.parametrize(
     ("when", "state"), [(TRUE, S.QUEUED), (FALSE, S.SKIPPED), (FAILS, S.FAILED)]
 )
-def test_every_join_rule_asks_the_condition_of_its_own_group(
+def test_the_condition_of_a_group_applies_with_every_join_rule(
     rule: Any, when: str, state: GroupState
 ) -> None:
     job = recorded(group("b", "a", join=rule, when=when))
@@ -179,13 +179,13 @@ def test_every_join_rule_asks_the_condition_of_its_own_group(
 @pytest.mark.parametrize(
     ("when", "state"), [(TRUE, S.SUCCEEDED), (FALSE, S.SKIPPED), (FAILS, S.FAILED)]
 )
-def test_a_join_without_steps_has_a_condition_too(when: str, state: GroupState) -> None:
+def test_a_join_without_steps_may_have_a_condition(when: str, state: GroupState) -> None:
     job = recorded(group("j", "a", steps=[], when=when), group("after", "j"))
     assert job.record("j").state is state
     assert (job.record("after").state is S.QUEUED) == (state is S.SUCCEEDED)
 
 
-def test_a_diamond_with_one_side_skipped() -> None:
+def test_a_diamond_with_one_skipped_side_continues() -> None:
     job = recorded(
         group("left", "a", when=FALSE),
         group("right", "a", when=TRUE),
@@ -209,7 +209,7 @@ def test_a_diamond_with_one_side_skipped() -> None:
     assert job.run("end").publish
 
 
-def test_a_condition_that_fails_cancels_the_others_unless_it_can_be_lived_with() -> None:
+def test_a_failing_condition_cancels_other_groups_unless_tolerated() -> None:
     job = recorded(group("b", "a", when=FAILS), group("long", "a"))
     assert job.record("long").state is S.CANCELED
     assert job.status() is Status.FAILED
@@ -221,7 +221,7 @@ def test_a_condition_that_fails_cancels_the_others_unless_it_can_be_lived_with()
         assert (job.record("b").state, job.record("long").state) == (S.FAILED, S.QUEUED)
 
 
-def test_a_group_that_did_not_succeed_has_recorded_nothing() -> None:
+def test_a_group_that_did_not_succeed_has_no_results() -> None:
     job = Job(
         group("a", retry={"max": 0}),
         group("b", "a", join="all_done", when="results.a.n is none"),
@@ -241,7 +241,7 @@ def test_a_group_that_did_not_succeed_has_recorded_nothing() -> None:
 @pytest.mark.parametrize(
     ("when", "state"), [(TRUE, S.QUEUED), (FALSE, S.SKIPPED), (FAILS, S.FAILED)]
 )
-def test_a_fork_is_judged_as_a_whole_before_it_has_members(
+def test_a_condition_of_a_fork_is_evaluated_before_its_expansion(
     values: Any, when: str, state: GroupState
 ) -> None:
     job = Job(
@@ -262,7 +262,7 @@ def test_a_fork_is_judged_as_a_whole_before_it_has_members(
     assert reloaded(job).open_groups == job.state.open_groups == 0
 
 
-def test_a_fork_whose_values_are_still_being_made_waits_with_its_condition() -> None:
+def test_a_fork_with_pending_values_waits_with_its_condition() -> None:
     """any_succeeded holds with the other need; what the maker records is still to come."""
     fork = group(
         "f",
@@ -281,7 +281,7 @@ def test_a_fork_whose_values_are_still_being_made_waits_with_its_condition() -> 
     assert FrozenInputs.model_validate_json(decision.frozen["f"]).inputs["a"] == ("_staging/j/a/1",)
 
 
-def test_a_false_condition_comes_before_an_empty_fork_and_one_without_a_maker() -> None:
+def test_a_false_condition_takes_precedence_over_an_empty_fork() -> None:
     job = recorded(
         group("empty", "a", for_each={"n": []}, when=FALSE),
         group("lost", "a", for_each={"n": {"from": "a.other"}}, when=FALSE),
@@ -295,7 +295,7 @@ def test_a_false_condition_comes_before_an_empty_fork_and_one_without_a_maker() 
 FIRST = "results.b.n is none"  # true as long as only a has ended
 
 
-def test_a_condition_that_held_is_not_asked_again() -> None:
+def test_a_true_condition_is_not_evaluated_again() -> None:
     """While c waits for room, b records what would make its condition false.
 
     c goes, and reads what it was asked by.
@@ -318,7 +318,7 @@ def test_a_condition_that_held_is_not_asked_again() -> None:
     assert job.record("c").state is S.QUEUED
 
 
-def test_a_fork_that_is_half_queued_goes_on_whatever_is_recorded_by_then() -> None:
+def test_a_partly_queued_fork_continues_despite_later_results() -> None:
     fork = group("f", "a", "b", join="any_succeeded", when=FIRST, for_each={"n": [1, 2, 3]})
     job = Job(group("a"), group("b"), fork, max_parallel=2)
     job.decide()
@@ -348,7 +348,7 @@ def test_a_group_returned_by_a_pause_continues_after_the_resume() -> None:
     assert job.record("c").state is S.QUEUED
 
 
-def test_conditions_keep_a_commit_to_500_and_all_are_asked() -> None:
+def test_conditions_respect_the_limit_of_500_per_commit_and_all_are_evaluated() -> None:
     waiting = [group(f"g{i}", "a", when=TRUE if i % 2 else FALSE) for i in range(1200)]
     job = Job(group("a"), *waiting)
     job.decide()
@@ -387,7 +387,7 @@ RULES = ["all_succeeded", "none_failed", "all_done", "any_succeeded", "at_least"
     st.integers(1, 5),
     st.booleans(),
 )
-def test_a_condition_comes_out_the_same_after_a_reload(
+def test_a_condition_gives_the_same_result_after_a_reload(
     whens: list[str],
     rules: list[str],
     picks: list[int],

@@ -34,7 +34,7 @@ def inputs(decision: Decision, name: str) -> dict[str, tuple[str, ...]]:
 # --------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_holds_at_most_500_transitions_and_the_rest_follow_at_once() -> None:
+def test_a_commit_has_at_most_500_transitions_and_the_rest_follow_immediately() -> None:
     job = Job(group("g", for_each={"n": WIDE}))
     counts = []
     for _ in range(3):
@@ -45,7 +45,7 @@ def test_a_commit_holds_at_most_500_transitions_and_the_rest_follow_at_once() ->
     assert counts == [500, 500, 200]
 
 
-def test_groups_that_were_claimed_and_ended_count_twice_towards_the_500() -> None:
+def test_groups_claimed_and_ended_count_twice_toward_the_limit_of_500() -> None:
     job = Job(group("g", for_each={"n": WIDE}), group("odd"))
     for _ in range(4):
         job.decide(dispatch_window=10_000)
@@ -70,7 +70,7 @@ def test_groups_that_were_claimed_and_ended_count_twice_towards_the_500() -> Non
     ],
     ids=["many groups", "one that never began", "all queued"],
 )
-def test_canceling_the_others_keeps_to_500_transitions_too(rest: list[dict[str, Any]]) -> None:
+def test_canceling_other_groups_respects_the_limit_of_500(rest: list[dict[str, Any]]) -> None:
     job = Job(group("first", retry={"max": 0}), *rest)
     for _ in range(4):
         job.decide(dispatch_window=10_000)
@@ -84,7 +84,7 @@ def test_canceling_the_others_keeps_to_500_transitions_too(rest: list[dict[str, 
     assert not job.state.attempts
 
 
-def test_the_window_bounds_unclaimed_offers_per_queue() -> None:
+def test_the_window_limits_unclaimed_offers_per_queue() -> None:
     job = Job(
         group("a", for_each={"n": [1, 2, 3, 4]}),
         group("b", for_each={"n": [1, 2, 3]}, queue="heavy"),
@@ -96,13 +96,13 @@ def test_the_window_bounds_unclaimed_offers_per_queue() -> None:
     )
 
 
-def test_the_window_grows_with_the_slots_that_listen_and_is_never_below_64() -> None:
+def test_the_window_grows_with_listening_slots_and_is_at_least_64() -> None:
     job = Job(group("g", for_each={"n": WIDE}))
     assert len(job.decide().offers) == 64
     assert len(job.decide(runners={"spark": 100}).offers) == 400 - 64
 
 
-def test_max_parallel_counts_every_attempt_that_is_not_over() -> None:
+def test_max_parallel_counts_every_unfinished_attempt() -> None:
     job = Job(group("g", for_each={"n": [1, 2, 3, 4]}), max_parallel=2)
     assert len(job.decide().offers) == 2
     job.claim("g[0]", "g[1]")
@@ -110,7 +110,7 @@ def test_max_parallel_counts_every_attempt_that_is_not_over() -> None:
     assert offered(job.run("g[0]")) == ["g[2]"]
 
 
-def test_a_retry_goes_before_what_never_ran() -> None:
+def test_retries_precede_groups_that_never_ran() -> None:
     job = Job(group("g", for_each={"n": [1, 2, 3]}, retry=NO_JITTER), max_parallel=1)
     job.decide()
     job.run("g[0]", failure())
@@ -119,7 +119,7 @@ def test_a_retry_goes_before_what_never_ran() -> None:
     assert offered(job.run("g[1]")) == ["g[0]"]
 
 
-def test_of_retries_that_wait_for_room_the_first_to_be_due_goes_first() -> None:
+def test_retries_waiting_for_capacity_run_in_order_of_their_due_time() -> None:
     job = Job(group("g", for_each={"n": [1, 2, 3, 4]}, retry=NO_JITTER), max_parallel=2)
     job.decide()
     for failing in ("g[1]", "g[0]"):
@@ -135,7 +135,7 @@ def test_of_retries_that_wait_for_room_the_first_to_be_due_goes_first() -> None:
 # ---------------------------------------------------------------------------------------------------
 
 
-def test_an_offer_that_nobody_took_in_time_is_made_again_and_is_the_same_offer() -> None:
+def test_an_unclaimed_offer_is_repeated_as_the_same_offer() -> None:
     job = Job(group("a"), group("b", "a", for_each={"n": [1, 2, 3]}), group("c"))
     first = job.decide().offers
     job.now += 3.0
@@ -153,7 +153,7 @@ def test_an_offer_that_nobody_took_in_time_is_made_again_and_is_the_same_offer()
     assert offered(job.decide()) == ["b[0]", "b[2]"]
 
 
-def test_an_offer_is_not_made_again_before_its_time() -> None:
+def test_an_offer_is_not_repeated_before_its_time() -> None:
     job = Job(group("a"))
     job.decide()
     job.now += 9.9
@@ -162,7 +162,7 @@ def test_an_offer_is_not_made_again_before_its_time() -> None:
     assert len(job.decide().offers) == 1
 
 
-def test_a_resume_makes_every_unclaimed_offer_again_at_once() -> None:
+def test_a_resume_repeats_every_unclaimed_offer_immediately() -> None:
     """Runners that took them while the job was paused or halted have dropped them."""
     for halted in (None, Reason("UNDECIDABLE", "a bug")):
         job = Job(group("a"), group("b"))
@@ -181,7 +181,7 @@ def test_a_resume_makes_every_unclaimed_offer_again_at_once() -> None:
 
 
 @pytest.mark.parametrize("given", ["pause", "stop", "cancel", "force-stop"])
-def test_what_is_taken_back_unclaimed_is_withdrawn_from_its_queue(given: str) -> None:
+def test_a_withdrawn_unclaimed_offer_leaves_its_queue(given: str) -> None:
     job = Job(group("a"), group("b", queue="heavy"), group("c"))
     offers = job.decide().offers
     job.claim("c")
@@ -215,7 +215,7 @@ def test_a_missing_attempt_record_is_repaired() -> None:
 # ---------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_fork_is_skipped_with_its_reason_and_its_join_decides() -> None:
+def test_an_empty_fork_is_skipped_with_a_reason_and_its_join_decides() -> None:
     job = Job(
         group("none", for_each={"n": []}),
         group("all", "none"),
@@ -236,9 +236,7 @@ def test_a_dynamic_fork_runs_one_member_per_collected_value() -> None:
     assert [json.loads(decision.frozen[f"d[{i}]"])["value"] for i in (0, 1)] == [3, 7]
 
 
-def test_a_group_that_feeds_more_forks_than_a_commit_has_room_for_is_taken_in_all_the_same() -> (
-    None
-):
+def test_an_outcome_that_feeds_more_forks_than_a_commit_holds_is_accepted() -> None:
     forks = [group(f"d{n}", "a", for_each={"month": {"from": "a.month"}}) for n in range(600)]
     job = Job(group("a"), *forks)
     job.decide()
@@ -253,7 +251,7 @@ def test_a_group_that_feeds_more_forks_than_a_commit_has_room_for_is_taken_in_al
     assert job.count(GroupState.QUEUED) == 64, "as many as are offered at once"
 
 
-def test_who_feeds_more_forks_than_a_commit_has_room_for_holds_up_nobody_behind_it() -> None:
+def test_an_outcome_that_feeds_too_many_forks_does_not_block_later_outcomes() -> None:
     """A look that ends where there is no room for it would starve the others while each look finds
     a fresh claim.
     """
@@ -277,7 +275,7 @@ def test_a_fork_over_a_missing_column_fails_with_a_reason() -> None:
     assert job.status() is Status.FAILED
 
 
-def test_a_fork_waits_for_the_maker_of_its_values_though_its_rule_holds_already() -> None:
+def test_a_fork_waits_for_its_values_although_its_join_is_satisfied() -> None:
     """any_succeeded holds with the other need; the values are still being made.
 
     Found by the simulator.
@@ -294,7 +292,7 @@ def test_a_fork_waits_for_the_maker_of_its_values_though_its_rule_holds_already(
     assert job.record("d[0]").state is S.QUEUED
 
 
-def test_a_fork_without_its_values_fails_once_every_need_has_ended() -> None:
+def test_a_fork_without_values_fails_after_every_need_has_ended() -> None:
     job = Job(
         group("a", retry={"max": 0}),
         group("b"),
@@ -306,7 +304,7 @@ def test_a_fork_without_its_values_fails_once_every_need_has_ended() -> None:
     assert job.reason("d").code == "FORK_SOURCE_MISSING"
 
 
-def test_what_a_runner_reads_at_every_claim_does_not_grow_with_the_fork() -> None:
+def test_the_data_a_runner_reads_per_claim_does_not_grow_with_the_fork() -> None:
     sizes = []
     for width in (1, 10_000):
         plans = Job(group("g", for_each={"n": list(range(width))})).plan.group_plans("/w", None)
@@ -319,7 +317,7 @@ def test_what_a_runner_reads_at_every_claim_does_not_grow_with_the_fork() -> Non
 # --------------------------------------------------------------------------------------------------
 
 
-def test_inputs_are_fixed_once_and_every_later_attempt_reads_them() -> None:
+def test_inputs_are_fixed_once_for_all_later_attempts() -> None:
     job = Job(
         group("a"), group("b"), group("c", "a", "b", join="any_succeeded", retry={"backoff": 0})
     )
@@ -349,7 +347,7 @@ def test_inputs_are_read_through_joins() -> None:
     }
 
 
-def test_members_of_a_fork_share_one_entry_of_inputs() -> None:
+def test_members_of_a_fork_share_one_input_entry() -> None:
     job = Job(group("a", for_each={"n": [1, 2]}), group("b", "a", for_each={"m": [7, 8]}))
     job.decide()
     job.run("a[0]")
@@ -363,7 +361,7 @@ def test_members_of_a_fork_share_one_entry_of_inputs() -> None:
 # ---------------------------------------------------------------------------------------
 
 
-def test_a_failure_cancels_the_others_and_makes_their_attempts_stale() -> None:
+def test_a_failure_cancels_other_groups_and_makes_their_attempts_stale() -> None:
     job = Job(group("a", retry={"max": 0}), group("b"), group("c"), group("d", "c"))
     job.decide()
     job.claim("b")
@@ -376,7 +374,7 @@ def test_a_failure_cancels_the_others_and_makes_their_attempts_stale() -> None:
     assert decision.due is None
 
 
-def test_with_finish_others_what_does_not_depend_on_the_failure_goes_on() -> None:
+def test_with_finish_others_independent_groups_continue_after_a_failure() -> None:
     job = Job(
         group("a", retry={"max": 0}),
         group("b"),
@@ -395,7 +393,7 @@ def test_with_finish_others_what_does_not_depend_on_the_failure_goes_on() -> Non
     assert "group a failed: BOOM" in job.state.job.reason.text
 
 
-def test_a_failure_that_the_groups_after_it_live_with_is_no_failure_of_the_job() -> None:
+def test_a_failure_tolerated_by_its_successors_does_not_fail_the_job() -> None:
     job = Job(group("a", retry={"max": 0}), group("b"), group("c", "a", "b", join="all_done"))
     job.decide()
     job.run("a", failure())
@@ -404,7 +402,7 @@ def test_a_failure_that_the_groups_after_it_live_with_is_no_failure_of_the_job()
     assert job.run("c").publish
 
 
-def test_a_quorum_that_cannot_be_reached_fails_at_once_and_takes_the_others_along() -> None:
+def test_an_unreachable_quorum_fails_immediately_and_cancels_other_groups() -> None:
     job = Job(
         group("a", retry={"max": 0}),
         group("b"),
@@ -418,9 +416,7 @@ def test_a_quorum_that_cannot_be_reached_fails_at_once_and_takes_the_others_alon
     assert job.status() is Status.FAILED
 
 
-def test_an_optional_group_that_fails_does_not_fail_the_job_and_is_judged_by_the_joins_after_it() -> (
-    None
-):
+def test_a_failed_optional_group_does_not_fail_the_job_but_counts_in_joins() -> None:
     job = Job(
         group("extra", retry={"max": 0}, optional=True),
         group("main"),
@@ -446,7 +442,7 @@ def test_an_illegal_move_is_refused_before_it_is_stored() -> None:
         job.decide()
 
 
-def test_nothing_is_decided_of_a_job_that_has_ended() -> None:
+def test_an_ended_job_gets_no_decisions() -> None:
     job = Job(group("a", retry={"max": 0}))
     job.decide()
     job.run("a", failure())
@@ -460,7 +456,7 @@ def test_nothing_is_decided_of_a_job_that_has_ended() -> None:
 # -----------------------------------------------------------------------------------------------------
 
 
-def test_every_wait_is_due_when_it_ends() -> None:
+def test_every_wait_is_due_at_its_end() -> None:
     job = Job(group("a", retry=NO_JITTER))
     assert job.decide().due == job.now + 10.0, "the offer's dispatch_timeout"
     job.claim("a")
@@ -475,7 +471,7 @@ def test_every_wait_is_due_when_it_ends() -> None:
     assert decision.due == job.now + 30.0, "publishing is looked at again"
 
 
-def test_a_lease_that_lapses_in_a_moment_is_looked_at_when_it_lapses() -> None:
+def test_a_lease_about_to_expire_is_checked_when_it_expires() -> None:
     """Found by the simulator (seed 21846): a look just before put the next one off by half a
     second, past a sweep.
     """
@@ -487,9 +483,7 @@ def test_a_lease_that_lapses_in_a_moment_is_looked_at_when_it_lapses() -> None:
     assert job.decide(dispatch_timeout=60.0).due == pytest.approx(lapses, abs=0.05)
 
 
-def test_what_is_overdue_and_cannot_be_helped_now_is_looked_at_again_soon_and_not_in_a_loop() -> (
-    None
-):
+def test_overdue_work_that_must_wait_is_checked_again_soon_but_not_in_a_loop() -> None:
     job = Job(group("a"))
     job.decide()
     job.claim("a")
@@ -498,7 +492,7 @@ def test_what_is_overdue_and_cannot_be_helped_now_is_looked_at_again_soon_and_no
     assert job.decide(takeover=False).due == job.now + 0.5
 
 
-def test_a_lost_worker_has_its_job_shown_as_retrying_with_the_reason() -> None:
+def test_a_job_with_a_lost_worker_is_shown_as_retrying_with_the_reason() -> None:
     job = Job(group("a"))
     job.decide()
     assert job.status() is Status.PENDING

@@ -31,7 +31,7 @@ def chain(**spec: Any) -> Job:
     return Job(group("a"), group("b", "a"), group("c", "b"), timeout="1h", **spec)
 
 
-def test_when_the_jobs_time_is_over_everything_is_canceled_at_once_and_the_job_failed() -> None:
+def test_the_job_timeout_cancels_every_group_and_fails_the_job() -> None:
     job = late(chain())
     job.now += 1
     decision = job.decide()
@@ -50,7 +50,7 @@ def test_when_the_jobs_time_is_over_everything_is_canceled_at_once_and_the_job_f
     ]
 
 
-def test_it_counts_from_the_first_claim_and_the_job_is_due_when_it_is_over() -> None:
+def test_the_job_timeout_counts_from_the_first_claim() -> None:
     job = Job(group("a"), timeout="117s")
     job.decide()
     job.now += 10_000
@@ -67,7 +67,7 @@ def test_it_counts_from_the_first_claim_and_the_job_is_due_when_it_is_over() -> 
     assert job.state.job.ended_at == began + 117, "it was due at that very time"
 
 
-def test_it_holds_with_finish_others_too_and_names_what_had_failed() -> None:
+def test_the_job_timeout_applies_with_finish_others_and_names_earlier_failures() -> None:
     job = Job(
         group("bad", retry={"max": 0}), group("slow"), timeout="1h", on_failure="finish_others"
     )
@@ -83,7 +83,7 @@ def test_it_holds_with_finish_others_too_and_names_what_had_failed() -> None:
     assert "before that group bad had failed" in job.state.job.reason.text
 
 
-def test_what_was_done_when_it_is_looked_at_is_done() -> None:
+def test_groups_finished_before_the_timeout_is_noticed_count_as_done() -> None:
     job = late(Job(group("a"), group("b", "a"), timeout="1h"))
     job.now += 5
     job.run("b")
@@ -91,7 +91,7 @@ def test_what_was_done_when_it_is_looked_at_is_done() -> None:
     assert job.state.job.phase == "publishing"
 
 
-def test_once_publishing_has_begun_it_does_not_apply() -> None:
+def test_the_job_timeout_does_not_apply_while_publishing() -> None:
     job = late(Job(group("a"), group("b", "a"), timeout="1h"))
     job.run("b")
     assert job.state.job.phase == "publishing"
@@ -101,7 +101,7 @@ def test_once_publishing_has_begun_it_does_not_apply() -> None:
 
 
 @pytest.mark.parametrize("as_command", [True, False], ids=["pause", "halt"])
-def test_the_time_of_a_current_pause_does_not_count(as_command: bool) -> None:
+def test_the_time_of_the_current_pause_does_not_count(as_command: bool) -> None:
     job = Job(group("a"), group("b", "a"), timeout="1h")
     job.decide()
     job.run("a")
@@ -128,7 +128,7 @@ def test_the_time_of_a_current_pause_does_not_count(as_command: bool) -> None:
     assert job.status() is Status.FAILED
 
 
-def test_nothing_is_given_up_under_a_pause_and_what_ran_out_is_over_at_the_resume() -> None:
+def test_timeouts_during_a_pause_are_applied_at_the_resume() -> None:
     job = late(chain())
     job.tell("pause")
     job.now += 100
@@ -144,7 +144,7 @@ def test_nothing_is_given_up_under_a_pause_and_what_ran_out_is_over_at_the_resum
     assert job.states()["c"] == "CANCELED"
 
 
-def test_under_a_stop_it_ends_what_still_runs_and_the_job_is_stopped() -> None:
+def test_a_timeout_during_a_stop_ends_running_groups_as_stopped() -> None:
     job = late(chain())
     job.tell("stop")
     job.decide()
@@ -157,7 +157,7 @@ def test_under_a_stop_it_ends_what_still_runs_and_the_job_is_stopped() -> None:
     assert "ended" in job.state.job.reason.text
 
 
-def test_under_a_cancel_nothing_changes() -> None:
+def test_a_timeout_during_a_cancel_changes_nothing() -> None:
     job = late(chain())
     job.tell("cancel")
     job.now += 10
@@ -170,9 +170,7 @@ def test_under_a_cancel_nothing_changes() -> None:
     assert job.reason("b").code == "UNCONFIRMED"
 
 
-def test_a_wide_job_is_given_up_in_commits_of_500_also_when_the_clock_is_set_back_in_between() -> (
-    None
-):
+def test_a_wide_job_times_out_in_commits_of_500_despite_clock_changes() -> None:
     """Half canceled, it must not go on and publish the other half."""
     job = Job(group("first"), group("w", "first", for_each={"n": list(range(1200))}), timeout="1h")
     job.decide()
@@ -192,7 +190,7 @@ def test_a_wide_job_is_given_up_in_commits_of_500_also_when_the_clock_is_set_bac
 
 
 @pytest.mark.parametrize("back", [500.0, 1_000_000.0])
-def test_a_clock_that_was_set_back_costs_a_job_at_most_its_timeout_once_more(back: float) -> None:
+def test_a_clock_that_was_set_back_at_most_doubles_the_job_timeout(back: float) -> None:
     job = late(chain())
     job.now -= back
     job.renew("b")
@@ -204,13 +202,13 @@ def test_a_clock_that_was_set_back_costs_a_job_at_most_its_timeout_once_more(bac
     assert job.status() is Status.FAILED
 
 
-def test_the_fields_of_the_record_are_stored_and_read_again() -> None:
+def test_timeout_fields_of_the_record_are_stored_and_read_back() -> None:
     job = late(chain())
     job.state.job = replace(job.state.job, paused_at=12.5, timed_out=Reason("JOB_TIMEOUT", "over"))
     assert JobRecord.from_fields(job.state.job.to_fields()) == job.state.job
 
 
-def test_a_running_group_names_every_timeout_that_holds_and_its_job_the_time() -> None:
+def test_a_running_group_lists_its_timeouts_and_its_job_the_remaining_time() -> None:
     steps = [{"python": "m:read"}, {"python": "m:clean", "timeout": "10m"}]
     job = Job(group("a", steps=steps, timeout="30m"), timeout="2h")
     began = job.now
@@ -235,7 +233,7 @@ def test_a_running_group_names_every_timeout_that_holds_and_its_job_the_time() -
     assert job.why()["a"].ends.what.startswith("timeout: 30m00s")
 
 
-def test_a_stopping_and_a_paused_job_say_what_their_timeout_does() -> None:
+def test_a_stopping_or_paused_job_explains_its_timeout() -> None:
     job = late(chain())
     job.tell("stop")
     job.decide()

@@ -54,14 +54,14 @@ def by_definition(rule: JoinRule, states: list[str]) -> JoinResult:
 
 
 @given(rule=rules, states=needs)
-def test_a_result_is_what_the_rule_says(rule: JoinRule, states: list[str]) -> None:
+def test_a_join_returns_the_result_of_its_rule(rule: JoinRule, states: list[str]) -> None:
     result, reason = judge(rule, Counter(states))
     assert result == by_definition(rule, states)
     assert reason.text
 
 
 @given(rule=rules, states=needs, data=st.data())
-def test_a_result_is_never_taken_back_by_what_ends_later(
+def test_a_join_result_is_never_revoked_by_later_ends(
     rule: JoinRule, states: list[str], data: st.DataObject
 ) -> None:
     """A join may go as soon as it may; nothing that comes in later can make that wrong."""
@@ -80,5 +80,5 @@ def test_a_result_is_never_taken_back_by_what_ends_later(
 
 
 @pytest.mark.parametrize("rule", ["all_succeeded", "all_done", "none_failed"])
-def test_a_group_that_needs_nothing_goes(rule: str) -> None:
+def test_a_group_without_needs_can_run(rule: str) -> None:
     assert judge(JoinRule.model_validate(rule), Counter())[0] is JoinResult.GO

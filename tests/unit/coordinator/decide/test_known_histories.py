@@ -14,7 +14,7 @@ CLAIM = Step("claim", "a")
 CANCEL, PAUSE, RESUME = (Step("command", given) for given in ("cancel", "pause", "resume"))
 
 
-def test_a_group_of_a_halted_job_that_was_canceled_cannot_be_skipped() -> None:
+def test_a_canceled_group_of_a_halted_job_cannot_be_skipped() -> None:
     """It is HALTED; a skip that was taken made every decision fail, and the cancel never came
     about.
     """
@@ -27,7 +27,7 @@ def test_a_group_of_a_halted_job_that_was_canceled_cannot_be_skipped() -> None:
     assert world.go_on("gone").job.status is Status.CANCELED
 
 
-def test_a_resume_repeated_before_anybody_has_looked_is_the_same_answer() -> None:
+def test_repeating_a_pending_resume_returns_the_same_answer() -> None:
     """It said of a job that was still shown as PAUSED that it was not paused."""
     world = SmallWorld("chain").play(LOOK, PAUSE, LOOK, RESUME)
     again = world.give("resume")
@@ -36,7 +36,7 @@ def test_a_resume_repeated_before_anybody_has_looked_is_the_same_answer() -> Non
     assert (later.answer, "it is not paused" in later.text) == (Answer.ALREADY, True)
 
 
-def test_a_member_of_a_fork_that_is_to_run_again_cannot_be_skipped_ahead_of_its_turn() -> None:
+def test_a_fork_member_pending_a_rerun_cannot_be_skipped() -> None:
     """It was the only one with a record, so the next to be queued was taken to be itself, and every
     decision failed.
     """

@@ -34,7 +34,7 @@ def retried(job: Job) -> None:
 # -----------------------------------------------------------------------------------------------
 
 
-def test_a_failure_waits_its_backoff_and_the_next_attempt_is_a_new_one() -> None:
+def test_a_failure_waits_for_its_backoff_before_a_new_attempt() -> None:
     job = Job(group("a", retry=NO_JITTER))
     job.decide()
     for epoch, wait in ((1, 10.0), (2, 20.0), (3, 40.0)):
@@ -124,7 +124,7 @@ def raised(*names: str, code: str = "STEP_FAILED") -> Failure:
         ),
     ],
 )
-def test_errors_are_tried_again_as_the_spec_says(
+def test_errors_are_retried_according_to_the_spec(
     retry: dict[str, list[str]], failure: Failure, why: str
 ) -> None:
     job = Job(group("a", retry={**NO_JITTER, **retry}))
@@ -136,7 +136,7 @@ def test_errors_are_tried_again_as_the_spec_says(
     )
 
 
-def test_what_is_named_uses_the_same_budget_and_a_lost_worker_uses_its_own() -> None:
+def test_named_errors_share_the_retry_budget_and_lost_workers_have_their_own() -> None:
     retry = {"max": 1, "jitter": 0.0, "retry_on": ["OSError"], "never_retry_on": ["RUNNER_DIED"]}
     job = Job(group("a"), defaults={"retry": retry})
     job.decide()
@@ -148,7 +148,7 @@ def test_what_is_named_uses_the_same_budget_and_a_lost_worker_uses_its_own() -> 
     assert "all 1 retries are used up" in job.reason("a").text
 
 
-def test_a_lost_offer_of_a_late_attempt_is_made_again_as_soon_as_one_of_the_first() -> None:
+def test_a_lost_offer_of_a_late_attempt_is_repeated_as_quickly_as_of_the_first() -> None:
     job = Job(group("a", retry={"max": 9, "backoff": 10.0, "jitter": 0.0}))
     job.decide()
     for epoch in range(1, 6):
@@ -160,7 +160,7 @@ def test_a_lost_offer_of_a_late_attempt_is_made_again_as_soon_as_one_of_the_firs
         retried(job)
 
 
-def test_an_unrecoverable_failure_is_final_at_once() -> None:
+def test_an_unrecoverable_failure_is_final_immediately() -> None:
     job = Job(group("a"))
     job.decide()
     job.run("a", failure("SQL_INVALID", recoverable=False))
@@ -168,7 +168,7 @@ def test_an_unrecoverable_failure_is_final_at_once() -> None:
     assert job.reason("a").code == "SQL_INVALID"
 
 
-def test_a_lost_worker_never_eats_a_retry_of_the_user() -> None:
+def test_a_lost_worker_never_uses_a_retry_of_the_user() -> None:
     job = Job(group("a", retry={"max": 1}, worker_losses=3))
     job.decide()
     for outcome in (LOST, LOST, failure(), LOST, LOST):
@@ -184,7 +184,7 @@ def test_a_lost_worker_never_eats_a_retry_of_the_user() -> None:
     )
 
 
-def test_so_many_workers_lost_in_a_row_are_poison() -> None:
+def test_too_many_consecutive_lost_workers_are_poison() -> None:
     job = Job(group("a", worker_losses=2))
     job.decide()
     job.run("a", LOST)
@@ -194,7 +194,7 @@ def test_so_many_workers_lost_in_a_row_are_poison() -> None:
     assert job.reason("a").code == "POISON"
 
 
-def test_a_lost_worker_does_not_hide_the_users_own_error() -> None:
+def test_a_lost_worker_does_not_hide_the_error_of_the_user() -> None:
     job = Job(group("a"))
     job.decide()
     job.run("a", failure("BOOM"))
@@ -206,7 +206,7 @@ def test_a_lost_worker_does_not_hide_the_users_own_error() -> None:
     assert (record.first_error.code, record.last_error.code) == ("BOOM", "RUNNER_DIED")
 
 
-def test_a_worker_that_was_lost_before_is_not_the_reason_of_a_failure_of_its_own() -> None:
+def test_an_earlier_lost_worker_is_not_the_reason_of_a_later_failure() -> None:
     """A runner was killed, and the next attempt failed: the job said that it had failed since the
     runner was killed.
     """
@@ -223,7 +223,7 @@ def test_a_worker_that_was_lost_before_is_not_the_reason_of_a_failure_of_its_own
 @pytest.mark.parametrize(
     "outcome", [RELEASED, CANCELED], ids=["handed back", "interrupted, though nobody canceled"]
 )
-def test_an_attempt_that_is_handed_back_is_charged_to_no_budget_until_there_is_no_end_to_it(
+def test_handed_back_attempts_use_no_budget_up_to_a_limit(
     outcome: Outcome,
 ) -> None:
     job = Job(group("a", retry={"max": 0}, worker_losses=1))
@@ -237,7 +237,7 @@ def test_an_attempt_that_is_handed_back_is_charged_to_no_budget_until_there_is_n
 
 
 @pytest.mark.parametrize("outcome", [LOST, RELEASED, CANCELED, failure(), None], ids=str)
-def test_a_group_that_is_being_canceled_is_canceled_however_its_attempt_ends(
+def test_a_group_being_canceled_is_canceled_after_any_outcome(
     outcome: Outcome | None,
 ) -> None:
     job = Job(group("a"), group("b"))
@@ -253,7 +253,7 @@ def test_a_group_that_is_being_canceled_is_canceled_however_its_attempt_ends(
     assert job.record("a").state is S.CANCELED
 
 
-def test_work_that_was_done_before_it_could_be_canceled_counts() -> None:
+def test_work_finished_before_its_cancel_counts() -> None:
     job = Job(group("a"), group("b"))
     job.decide()
     job.claim("a")
@@ -267,7 +267,7 @@ def test_work_that_was_done_before_it_could_be_canceled_counts() -> None:
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_a_lapsed_lease_is_taken_over_under_a_guard() -> None:
+def test_an_expired_lease_is_taken_over_under_a_guard() -> None:
     job = Job(group("a"))
     job.decide()
     job.claim("a")
@@ -280,7 +280,7 @@ def test_a_lapsed_lease_is_taken_over_under_a_guard() -> None:
     assert (job.record("a").state, job.record("a").epoch) == (S.QUEUED, 2)
 
 
-def test_no_lease_is_believed_lapsed_while_the_sweep_was_away_or_a_grace_runs() -> None:
+def test_no_lease_expires_during_an_outage_of_the_sweep_or_a_grace_period() -> None:
     job = Job(group("a"))
     job.decide()
     job.claim("a")
@@ -289,7 +289,7 @@ def test_no_lease_is_believed_lapsed_while_the_sweep_was_away_or_a_grace_runs() 
     assert job.decide(takeover=False).empty
 
 
-def test_a_running_attempt_whose_claim_the_store_has_forgotten_is_taken_over_after_a_term() -> None:
+def test_an_attempt_whose_claim_was_lost_by_the_store_is_taken_over_after_a_lease() -> None:
     """Found by the simulator: the store was rolled back to before the claim, and then took the
     commit that noted it.
 
@@ -316,7 +316,7 @@ def test_a_running_attempt_whose_claim_the_store_has_forgotten_is_taken_over_aft
     )
 
 
-def test_an_outcome_is_believed_though_the_lease_has_lapsed() -> None:
+def test_an_outcome_counts_although_its_lease_has_expired() -> None:
     job = Job(group("a"))
     job.decide()
     job.claim("a")
@@ -337,7 +337,7 @@ def all_done() -> Job:
     return job
 
 
-def test_only_what_has_been_published_is_finished() -> None:
+def test_only_a_published_job_is_finished() -> None:
     job = all_done()
     assert (job.status(), job.state.job.phase) == (Status.RUNNING, "publishing")
     decision = job.decide(published=PublishResult(version=7, rows={"a": 3}))
@@ -351,7 +351,7 @@ def test_only_what_has_been_published_is_finished() -> None:
     assert job.state.job.reason.text == "all groups are done and published as version 7"
 
 
-def test_a_job_that_had_nothing_to_publish_does_not_say_that_it_published() -> None:
+def test_a_job_without_outputs_does_not_claim_to_have_published() -> None:
     job = Job(group("a"))
     job.decide()
     decision = job.run("a", rows={})
@@ -375,7 +375,7 @@ def test_a_job_that_had_nothing_to_publish_does_not_say_that_it_published() -> N
         ({"publish": []}, {"a": 0}),
     ],
 )
-def test_a_job_whose_spec_or_groups_know_an_output_asks_the_log(
+def test_a_job_with_any_known_output_checks_the_log(
     named: dict[str, Any], rows: dict[str, int]
 ) -> None:
     """An output without rows is published too, and one that is named and missing is a failure."""
@@ -385,7 +385,7 @@ def test_a_job_whose_spec_or_groups_know_an_output_asks_the_log(
     assert (job.status(), job.state.job.phase) == (Status.RUNNING, "publishing")
 
 
-def test_a_job_of_which_more_is_known_than_its_groups_say_asks_the_log() -> None:
+def test_a_job_with_more_recorded_outputs_than_its_groups_report_checks_the_log() -> None:
     """After a rollback of Redis its package may stand, though the groups make no output this
     time.
     """
@@ -410,7 +410,7 @@ def test_a_job_of_which_more_is_known_than_its_groups_say_asks_the_log() -> None
     )
 
 
-def test_a_job_that_published_none_of_its_outputs_names_them_and_says_how_to_publish_them() -> None:
+def test_a_job_that_published_no_output_lists_them_and_how_to_publish_them() -> None:
     job = Job(group("a"))
     job.decide()
     job.run("a", rows={"monthly": 3, "clean": 0})
@@ -423,7 +423,7 @@ def test_a_job_that_published_none_of_its_outputs_names_them_and_says_how_to_pub
     assert job.state.job.reason.text == f"all groups are done; {said}"
 
 
-def test_a_job_for_whose_stream_nothing_arrived_says_so_and_so_does_its_group() -> None:
+def test_a_job_without_stream_arrivals_says_so_in_job_and_group() -> None:
     nothing = "nothing new, looked at 2 files in /in"
     job = Job(group("a"))
     job.decide()
@@ -443,7 +443,7 @@ def test_a_job_for_whose_stream_nothing_arrived_says_so_and_so_does_its_group() 
     )
 
 
-def test_a_package_of_a_job_that_is_not_publishing_is_found_again_when_it_is() -> None:
+def test_a_package_of_a_job_that_is_not_yet_publishing_is_found_later() -> None:
     """Found by the simulator: the store is rolled back under a publisher, whose job is in recovery
     when it answers.
     """
@@ -463,14 +463,14 @@ def test_a_package_of_a_job_that_is_not_publishing_is_found_again_when_it_is() -
     assert decision.publish, "whoever publishes now finds the entry in the log"
 
 
-def test_a_publisher_that_dies_is_followed_by_another() -> None:
+def test_a_dead_publisher_is_replaced() -> None:
     job = all_done()
     assert not job.decide().publish, "one is at work"
     job.now += 30.0
     assert job.decide().publish
 
 
-def test_a_silent_publisher_is_reported_and_tried_again() -> None:
+def test_a_silent_publisher_is_reported_and_retried() -> None:
     job = all_done()
     asked = []
     while job.state.job.publish_tries == 0 and job.now < 1300.0:
@@ -494,7 +494,7 @@ def test_a_silent_publisher_is_reported_and_tried_again() -> None:
     assert job.status() is Status.FINISHED
 
 
-def test_a_publisher_that_is_heard_of_may_take_as_long_as_it_likes() -> None:
+def test_a_publisher_with_heartbeats_may_take_any_time() -> None:
     job = all_done()
     job.decide()
     for _ in range(100):
@@ -507,7 +507,7 @@ def test_a_publisher_that_is_heard_of_may_take_as_long_as_it_likes() -> None:
     assert job.status() is Status.FINISHED
 
 
-def test_a_publisher_that_hung_and_is_heard_of_again_is_waited_for() -> None:
+def test_a_hung_publisher_that_sends_heartbeats_again_is_waited_for() -> None:
     job = all_done()
     while job.state.job.publish_tries == 0:
         job.now = job.decide().due or 0.0
@@ -521,7 +521,7 @@ def test_a_publisher_that_hung_and_is_heard_of_again_is_waited_for() -> None:
     )
 
 
-def test_a_sign_of_life_of_a_package_that_is_not_wanted_any_more_changes_nothing() -> None:
+def test_a_heartbeat_of_an_abandoned_package_changes_nothing() -> None:
     job = all_done()
     job.decide()
     job.tell("cancel")
@@ -533,7 +533,7 @@ def test_a_sign_of_life_of_a_package_that_is_not_wanted_any_more_changes_nothing
     assert job.state.job.publish_heard == asked, "it is the answer of the log that is waited for"
 
 
-def test_who_is_silent_while_nobody_looks_is_not_called_hanging() -> None:
+def test_a_publisher_is_not_called_hanging_for_silence_while_no_sweep_ran() -> None:
     """All coordinators were away, and whoever published with them."""
     job = all_done()
     job.now += 3600.0
@@ -544,7 +544,7 @@ def test_who_is_silent_while_nobody_looks_is_not_called_hanging() -> None:
     assert job.state.job.reason is None, "its time counts from when somebody looked"
 
 
-def test_a_clock_that_was_set_back_calls_no_publisher_hanging_and_hides_none() -> None:
+def test_a_clock_that_was_set_back_does_not_affect_the_detection_of_hanging_publishers() -> None:
     job = all_done()
     job.now -= 900.0
     for _ in range(5):
@@ -555,9 +555,7 @@ def test_a_clock_that_was_set_back_calls_no_publisher_hanging_and_hides_none() -
     assert job.state.job.reason.code == "PUBLISH_HANGS"
 
 
-def test_a_job_that_is_ended_while_its_publisher_hangs_asks_the_log_at_once_and_tells_of_silence_likewise() -> (
-    None
-):
+def test_a_job_ended_while_its_publisher_hangs_checks_the_log_immediately() -> None:
     job = all_done()
     job.now += 119.0
     job.decide()
@@ -572,7 +570,7 @@ def test_a_job_that_is_ended_while_its_publisher_hangs_asks_the_log_at_once_and_
     assert "whether the package stands" in job.state.job.reason.text
 
 
-def test_trouble_with_the_warehouse_is_shown_and_tried_again_ever_more_seldom() -> None:
+def test_warehouse_problems_are_shown_and_retried_with_growing_delays() -> None:
     job = all_done()
     waits = []
     for _ in range(8):
@@ -589,7 +587,7 @@ def test_trouble_with_the_warehouse_is_shown_and_tried_again_ever_more_seldom() 
     assert job.status() is Status.FINISHED
 
 
-def test_a_package_that_can_never_be_fails_the_job() -> None:
+def test_an_impossible_package_fails_the_job() -> None:
     job = all_done()
     job.decide(published=PublishResult(failed=Reason("MARKER_GONE", "somebody removed it")))
     assert (job.status(), job.state.job.reason) == (
@@ -613,7 +611,7 @@ reports = st.lists(st.integers(0, WIDTH - 1), max_size=20)
     after_claims=reports,
     between=st.lists(reports, min_size=WIDTH, max_size=WIDTH),
 )
-def test_reports_in_any_order_and_number_come_to_the_same(
+def test_any_order_and_number_of_reports_leads_to_the_same_state(
     ends: list[str], order: list[int], after_claims: list[int], between: list[list[int]]
 ) -> None:
     """A report is a wake-up; lost, doubled, late or early, what is decided follows from the record
@@ -659,7 +657,7 @@ def _end(job: Job, index: int, how: str) -> None:
     job.finish(f"g[{index}]", outcome)
 
 
-def test_an_attempt_whose_record_the_store_has_lost_is_offered_again_with_its_pool() -> None:
+def test_an_attempt_with_a_lost_record_is_offered_again_with_its_pool() -> None:
     job = Job(group("a", pool="jdbc"))
     job.decide()
     offered = job.state.attempts.pop("a")

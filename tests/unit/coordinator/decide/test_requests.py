@@ -35,7 +35,7 @@ def ask(job: Job, given: str) -> None:
 
 
 @pytest.mark.parametrize("outcome", [failure(), LOST], ids=["failed", "lost"])
-def test_what_failed_before_anybody_looked_is_charged_to_the_budget_of_the_resume(
+def test_a_failure_before_a_pending_resume_is_charged_to_its_budget(
     outcome: Outcome,
 ) -> None:
     """Found by the simulator: the attempt ended after the resume, and the coordinator saw both at
@@ -58,7 +58,7 @@ def test_what_failed_before_anybody_looked_is_charged_to_the_budget_of_the_resum
     assert job.status() is Status.RETRYING
 
 
-def test_a_group_that_a_pause_took_back_is_not_called_paused_after_the_resume() -> None:
+def test_a_group_withdrawn_by_a_pause_is_not_shown_as_paused_after_the_resume() -> None:
     """Found by the simulator: there was no room for it yet, and it was said to wait for a
     resume.
     """
@@ -83,7 +83,7 @@ def test_a_group_that_a_pause_took_back_is_not_called_paused_after_the_resume() 
     assert "1 of its offers stand ready on queue spark already" in told["a"]
 
 
-def test_after_a_resume_nobody_waits_out_a_backoff_also_not_who_has_its_whole_budget() -> None:
+def test_a_resume_ends_every_backoff() -> None:
     """Found by the simulator: handed back before the clock was set back, its time lay ahead by as
     much.
     """
@@ -98,7 +98,7 @@ def test_after_a_resume_nobody_waits_out_a_backoff_also_not_who_has_its_whole_bu
 
 
 @pytest.mark.parametrize("given", ENDING)
-def test_a_job_with_nothing_to_publish_that_was_ended_meanwhile_is_not_finished(
+def test_an_ended_job_without_outputs_is_not_finished(
     given: str,
 ) -> None:
     """Nothing of it stands in the log, or an ABORT does: FINISHED would be a lie about the one or
@@ -114,7 +114,7 @@ def test_a_job_with_nothing_to_publish_that_was_ended_meanwhile_is_not_finished(
 
 
 @pytest.mark.parametrize("given", ["pause", *ENDING])
-def test_an_attempt_record_that_is_gone_does_not_keep_a_command_from_being_obeyed(
+def test_a_missing_attempt_record_does_not_block_a_command(
     given: str,
 ) -> None:
     """It is offered again in this decision: the store holds none yet, and would refuse any guard on
@@ -130,7 +130,7 @@ def test_an_attempt_record_that_is_gone_does_not_keep_a_command_from_being_obeye
     assert job.status() is ENDING.get(given, Status.PAUSED)
 
 
-def test_a_cancel_that_came_after_the_pass_began_still_has_its_deadline_before_it() -> None:
+def test_a_cancel_that_arrives_during_a_pass_gets_its_full_deadline() -> None:
     """Found by the simulator in a mend: a time ahead of a pass need not come from a clock that was
     set back.
 
@@ -156,7 +156,7 @@ def _rerun(job: Job, group_id: str) -> Commanded:
     return said
 
 
-def test_what_comes_after_a_rerun_runs_too_although_it_reads_the_same() -> None:
+def test_successors_of_a_rerun_also_run_although_their_inputs_are_the_same() -> None:
     """Found by the simulator: it read nothing of the group that ran again, and took over its own
     marker of before.
     """
@@ -175,7 +175,7 @@ def test_what_comes_after_a_rerun_runs_too_although_it_reads_the_same() -> None:
 
 
 @pytest.mark.parametrize("rows", [{}, {"x": 1}], ids=["without outputs", "with an output"])
-def test_a_job_does_not_end_while_a_request_is_on_its_record(rows: dict[str, int]) -> None:
+def test_a_job_with_a_pending_request_does_not_end(rows: dict[str, int]) -> None:
     """Found by a reader: the skips filled the commit, all groups were done, and the job ended or
     was published.
     """
@@ -200,7 +200,7 @@ def test_a_job_does_not_end_while_a_request_is_on_its_record(rows: dict[str, int
     assert list(decision.forgotten) == ["x"], "it runs again"
 
 
-def test_a_job_whose_rerun_is_under_way_is_not_shown_retrying() -> None:
+def test_a_job_with_an_active_rerun_is_not_shown_as_retrying() -> None:
     """Found by the simulator: the records had gone, and for a moment it was shown with what they
     had said.
     """
@@ -216,7 +216,7 @@ def test_a_job_whose_rerun_is_under_way_is_not_shown_retrying() -> None:
     assert decision.due == job.now
 
 
-def test_a_member_is_not_skipped_while_its_fork_is_about_to_run_again() -> None:
+def test_a_fork_member_is_not_skipped_while_its_fork_is_about_to_rerun() -> None:
     """It had a record and its siblings before it had none; a coordinator that queued them in order
     was halted.
     """

@@ -42,7 +42,7 @@ JOB = JobRecord(
 )
 
 
-def test_a_group_reads_back_as_it_was_stored_also_with_half_of_a_surrogate_pair() -> None:
+def test_a_stored_group_is_read_back_including_lone_surrogates() -> None:
     error = Failure(
         "STEP_FAILED", "no such file: \udcff", False, "Traceback", ("OSError", "Exception")
     )
@@ -71,7 +71,7 @@ def test_a_damaged_group_is_an_error(text: str) -> None:
     assert GroupRecord.readable(text) is None
 
 
-def test_an_outcome_that_nobody_can_read_ends_the_attempt_as_failed() -> None:
+def test_an_unreadable_outcome_ends_the_attempt_as_failed() -> None:
     stored = {"epoch": 1, "nonce": "n", "outcome": "{", "claimant": "c", "revision": 2}
     attempt = AttemptRecord.from_json(json.dumps(stored))
     assert (attempt.epoch, attempt.claimant, attempt.revision) == (1, "c", 2)
@@ -87,7 +87,7 @@ def test_an_outcome_that_nobody_can_read_ends_the_attempt_as_failed() -> None:
     )
 
 
-def test_a_job_reads_back_as_it_was_stored_and_a_change_writes_what_changed() -> None:
+def test_a_stored_job_is_read_back_and_an_update_writes_only_changes() -> None:
     assert JobRecord.from_fields(JOB.to_fields()) == JOB
     assert JOB.changed_fields(JOB) == {}
     bare = JobRecord("id", "name", "{}", "commit")
@@ -97,7 +97,7 @@ def test_a_job_reads_back_as_it_was_stored_and_a_change_writes_what_changed() ->
     assert changed == replace(bare, texts=JOB.texts), "a text that is not needed any more stays"
 
 
-def test_of_a_damaged_job_the_rest_is_salvaged() -> None:
+def test_the_readable_rest_of_a_damaged_job_is_recovered() -> None:
     fields = {
         **JOB.to_fields(),
         "submitted_at": "yesterday",
@@ -118,7 +118,7 @@ def test_of_a_damaged_job_the_rest_is_salvaged() -> None:
     assert JobRecord.salvaged("id", {}) == JobRecord("id", "", "", "")
 
 
-def test_a_job_of_a_later_release_is_left_to_it() -> None:
+def test_a_job_of_a_newer_release_is_left_to_that_release() -> None:
     for read in (JobRecord.from_fields, lambda fields: JobRecord.salvaged("id", fields)):
         with pytest.raises(NewerJob):
             read({**JOB.to_fields(), "schema": "99"})
@@ -142,7 +142,7 @@ def test_a_job_of_a_later_release_is_left_to_it() -> None:
         ("", {}),
     ],
 )
-def test_a_value_in_a_record_that_is_no_progress_is_not_shown(
+def test_an_invalid_progress_value_in_a_record_is_not_shown(
     text: str, seen: dict[str, Any]
 ) -> None:
     assert AttemptRecord(1, "n", progress=text).shown_progress == seen

@@ -82,7 +82,7 @@ def _move(state: JobState, name: str, to: GroupState, number: int) -> None:
         state.put(group_id, GroupRecord(state=to, failures=number, losses=number // 2))
 
 
-def test_the_same_values_collected_twice_count_once() -> None:
+def test_a_second_collection_of_fork_values_is_ignored() -> None:
     state = fresh()
     state.collect("dynamic", (1, 2, 3))
     state.collect("dynamic", (4,))
@@ -90,7 +90,7 @@ def test_the_same_values_collected_twice_count_once() -> None:
     assert +state.needs["tolerant"] == {S.WAITING: 5}
 
 
-def test_a_fork_is_not_done_before_it_is_expanded_nor_when_it_is_found_empty() -> None:
+def test_a_fork_is_not_done_before_its_expansion_or_when_empty() -> None:
     state = fresh()
     assert (
         state.needs["last"][UNEXPANDED] == 2
@@ -102,7 +102,7 @@ def test_a_fork_is_not_done_before_it_is_expanded_nor_when_it_is_found_empty() -
     assert +state.needs["tolerant"] == {S.WAITING: 2, S.SKIPPED: 1}
 
 
-def test_a_failure_that_every_group_after_it_lives_with_is_not_fatal() -> None:
+def test_a_failure_tolerated_by_every_successor_is_not_fatal() -> None:
     state = fresh()
     state.put("two[0]", GroupRecord(state=S.FAILED))
     assert not state.fatal
@@ -110,7 +110,7 @@ def test_a_failure_that_every_group_after_it_lives_with_is_not_fatal() -> None:
     assert list(state.fatal) == ["tolerant"]
 
 
-def test_open_groups_reach_zero_exactly_when_all_are_done() -> None:
+def test_the_number_of_open_groups_is_zero_exactly_when_all_are_done() -> None:
     job = Job(group("a"), group("b", "a", steps=[]))
     assert job.state.open_groups == 2
     job.state.put("a", GroupRecord(state=S.SUCCEEDED))

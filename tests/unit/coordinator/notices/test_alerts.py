@@ -21,7 +21,7 @@ NOW = 1_000_000.0
         (0.0, 0.0, False),
     ],
 )
-def test_an_alert_opens_when_its_condition_has_held_for_its_limit(
+def test_an_alert_opens_after_its_condition_lasted_for_the_limit(
     since: float, limit: float, opens: bool
 ) -> None:
     subject = NoticeSubject("schedule", "nightly", "schedule:nightly")

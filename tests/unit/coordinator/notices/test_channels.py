@@ -77,7 +77,7 @@ def webhook(ops: Receiver, **more: Any) -> Webhook:
     return Webhook.model_validate({"webhook": ops.url, **more})
 
 
-def test_a_webhook_gets_the_notice_as_json_with_its_title_and_the_link_to_the_page(
+def test_a_webhook_receives_the_notice_as_json_with_title_and_page_link(
     ops: Receiver,
 ) -> None:
     assert send(webhook(ops, headers={"Authorization": "Bearer key"})) == "200 OK: thanks"
@@ -93,7 +93,7 @@ def test_a_webhook_gets_the_notice_as_json_with_its_title_and_the_link_to_the_pa
 @pytest.mark.parametrize(
     "secret", ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "a secret, as people write them"]
 )
-def test_what_a_webhook_gets_is_verified_by_the_library_of_standard_webhooks(
+def test_webhook_signatures_are_accepted_by_the_standard_webhooks_library(
     ops: Receiver, secret: str
 ) -> None:
     import base64
@@ -115,7 +115,7 @@ def test_a_redirect_is_not_followed(ops: Receiver) -> None:
         assert other.received == []
 
 
-def test_a_refusal_is_told_with_what_was_answered_and_how_long_the_receiver_wants_its_peace(
+def test_a_refusal_is_reported_with_the_response_and_the_retry_delay(
     ops: Receiver,
 ) -> None:
     ops.answer = status(503, "later\nplease", Retry_After="90")
@@ -126,7 +126,7 @@ def test_a_refusal_is_told_with_what_was_answered_and_how_long_the_receiver_want
 
 
 @pytest.mark.parametrize("code", [301, 308, 410])
-def test_a_redirect_and_gone_are_permanent(ops: Receiver, code: int) -> None:
+def test_redirects_and_gone_responses_are_permanent_failures(ops: Receiver, code: int) -> None:
     ops.answer = status(code)
     with pytest.raises(SendFailed) as failed:
         send(webhook(ops))
@@ -149,9 +149,7 @@ def test_retry_after_is_a_number_of_seconds_or_a_date(header: str, seconds: floa
 
 
 @pytest.mark.parametrize("answer", [hangs, drips])
-def test_a_receiver_that_hangs_or_answers_a_byte_at_a_time_is_left_when_the_time_is_over(
-    ops: Receiver, answer: Any
-) -> None:
+def test_a_receiver_that_hangs_or_responds_slowly_times_out(ops: Receiver, answer: Any) -> None:
     ops.answer = answer
     assert "no whole answer within 0.5s" in refused(webhook(ops, timeout="500ms"))
 
@@ -177,7 +175,7 @@ def test_https_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         made.stop()
 
 
-def test_the_proxy_of_the_environment_is_used_and_no_proxy_is_kept(
+def test_the_proxy_of_the_environment_and_no_proxy_are_respected(
     ops: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{ops.port}")
@@ -190,7 +188,7 @@ def test_the_proxy_of_the_environment_is_used_and_no_proxy_is_kept(
     assert ops.received[1].path == "/hook"
 
 
-def test_https_goes_through_a_tunnel_of_the_proxy_with_its_login(
+def test_https_uses_a_proxy_tunnel_with_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority, far, proxy = Authority(tmp_path, "ca"), Receiver(), ConnectProxy()
@@ -211,7 +209,7 @@ def test_https_goes_through_a_tunnel_of_the_proxy_with_its_login(
     assert "Proxy-Authorization" not in far.received[0].headers
 
 
-def test_allow_is_kept_by_the_address_that_is_connected_to(ops: Receiver) -> None:
+def test_the_allow_list_is_checked_against_the_connected_address(ops: Receiver) -> None:
     local = Webhook.model_validate({"webhook": f"http://localhost:{ops.port}/hook"})
     assert "which is not in allow:" in refused(local, allowed=Allowed(["10.0.0.0/8"]))
     assert ops.received == []
@@ -223,7 +221,7 @@ def test_allow_is_kept_by_the_address_that_is_connected_to(ops: Receiver) -> Non
 @pytest.mark.parametrize(
     "host", ["169.254.169.254", "[fd00:ec2::254]", "[::ffff:169.254.169.254]", "0.0.0.0"]
 )
-def test_the_metadata_of_a_cloud_is_no_receiver_unless_allow_names_it(host: str) -> None:
+def test_cloud_metadata_addresses_are_refused_unless_explicitly_allowed(host: str) -> None:
     target = Webhook.model_validate({"webhook": f"http://{host}/latest"})
     assert "name it in allow:" in refused(target)
     # Connects to an address that may never answer.
@@ -250,7 +248,7 @@ def test_an_invalid_address_is_refused_without_being_shown(wrong: str) -> None:
 
 
 @pytest.mark.parametrize("headers", [{"a b": "x"}, {"X": "a\r\nY: b"}, {"X": "ä"}])
-def test_a_header_that_would_be_two_is_refused(headers: dict[str, str]) -> None:
+def test_a_header_with_a_line_break_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         Webhook.model_validate({"webhook": "http://host/", "headers": headers})
 
@@ -258,7 +256,7 @@ def test_a_header_that_would_be_two_is_refused(headers: dict[str, str]) -> None:
 # -- the shapes of Slack and PagerDuty -------------------------------------------------------------
 
 
-def test_slack_gets_a_text_and_an_attachment_in_which_nothing_is_taken_for_its_own_signs(
+def test_slack_messages_escape_slack_markup(
     ops: Receiver,
 ) -> None:
     told = notice(name="a<b>&c", text="x" * 5000)
@@ -293,7 +291,7 @@ def test_pagerduty_gets_an_incident_and_its_end_under_one_key(ops: Receiver) -> 
     assert first["links"] == [{"href": first["client_url"], "text": "Open the page"}]
 
 
-def test_a_summary_of_pagerduty_is_never_longer_than_it_takes() -> None:
+def test_a_pagerduty_summary_respects_the_length_limit() -> None:
     event: Any = pagerduty_event(message_of(notice(name="n" * 5000), "", NOW), "key")
     assert len(event["payload"]["summary"]) == 1024
     assert "links" not in event
@@ -321,7 +319,7 @@ def mail(server: str, **more: Any) -> Mail:
 
 
 @pytest.mark.parametrize("tls", ["starttls", "implicit"])
-def test_a_mail_is_sent_over_tls_with_a_password_and_mails_of_a_problem_are_one_thread(
+def test_mail_is_sent_over_tls_and_mails_of_a_problem_form_one_thread(
     authority: Authority, tls: str
 ) -> None:
     server = MailServer(authority, implicit=tls == "implicit", login=("unstuck", "a password"))
@@ -342,7 +340,7 @@ def test_a_mail_is_sent_over_tls_with_a_password_and_mails_of_a_problem_are_one_
     assert server.recipients[0] == ["a@example.com", "b@example.com"]
 
 
-def test_a_mail_server_whose_certificate_is_not_known_gets_neither_password_nor_mail(
+def test_a_mail_server_with_an_untrusted_certificate_gets_no_password_and_no_mail(
     tmp_path: Path,
 ) -> None:
     server = MailServer(Authority(tmp_path, "stranger"), login=("unstuck", "a password"))
@@ -355,7 +353,7 @@ def test_a_mail_server_whose_certificate_is_not_known_gets_neither_password_nor_
     assert server.mails == []
 
 
-def test_a_mail_server_that_hangs_behind_its_tls_is_left_when_the_time_is_over(
+def test_a_mail_server_that_hangs_inside_tls_times_out(
     authority: Authority,
 ) -> None:
     server = MailServer(authority)
@@ -369,7 +367,7 @@ def test_a_mail_server_that_hangs_behind_its_tls_is_left_when_the_time_is_over(
         server.stop()
 
 
-def test_halves_of_surrogate_pairs_in_an_error_reach_every_channel(
+def test_lone_surrogates_in_an_error_reach_every_channel(
     ops: Receiver, authority: Authority
 ) -> None:
     told = notice(first_error="bad \ud800 text", text="\udfff")
@@ -385,7 +383,7 @@ def test_halves_of_surrogate_pairs_in_an_error_reach_every_channel(
     )
 
 
-def test_a_recipient_that_is_refused_is_named_and_the_others_get_the_mail(
+def test_a_refused_recipient_is_named_and_others_get_the_mail(
     authority: Authority,
 ) -> None:
     server = MailServer(authority)
@@ -401,7 +399,7 @@ def test_a_recipient_that_is_refused_is_named_and_the_others_get_the_mail(
     assert len(server.mails) == 1
 
 
-def test_a_mail_server_that_says_nothing_is_left_when_the_time_is_over() -> None:
+def test_a_silent_mail_server_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         assert refused(mail(address, timeout="300ms")) == f"{address}: no whole answer within 0.3s"
@@ -417,7 +415,7 @@ def test_a_mail_server_that_says_nothing_is_left_when_the_time_is_over() -> None
         {"from": "a@example.com\r\nBcc: b@example.com"},
     ],
 )
-def test_a_mail_that_could_not_be_sent_as_it_is_meant_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_mail_that_cannot_be_sent_correctly_is_refused(wrong: dict[str, Any]) -> None:
     given = {"mail": ["a@example.com"], "from": "u@example.com", "server": "host", **wrong}
     with pytest.raises(ValidationError):
         Mail.model_validate(given)
@@ -430,7 +428,7 @@ def command(code: str, **more: Any) -> CommandTarget:
     return CommandTarget.model_validate({"command": [sys.executable, "-c", code], **more})
 
 
-def test_a_command_gets_the_notice_on_its_input_and_no_setting_with_secrets(
+def test_a_command_gets_the_notice_on_standard_input_without_secret_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(
@@ -456,7 +454,7 @@ def test_a_failing_command_is_reported_with_its_code_and_last_line() -> None:
     )
 
 
-def test_a_command_that_does_not_end_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
     into = tmp_path / "pid"
     target = {"command": ["/bin/sh", "-c", f"sleep 600 & echo $! > {into}; wait"], "timeout": "2s"}
     assert "and was killed" in refused(CommandTarget.model_validate(target))
@@ -473,7 +471,7 @@ def test_a_command_that_does_not_end_is_killed_with_all_that_it_started(tmp_path
     wait_until(gone, 5, "the child of the command to be gone")
 
 
-def test_a_command_is_given_no_shell(tmp_path: Path) -> None:
+def test_a_command_runs_without_a_shell(tmp_path: Path) -> None:
     target = CommandTarget.model_validate({"command": ["/bin/echo", "$HOME; rm -rf x"]})
     assert send(target) == "ended with 0: $HOME; rm -rf x"
     with pytest.raises(ValidationError):
@@ -483,7 +481,7 @@ def test_a_command_is_given_no_shell(tmp_path: Path) -> None:
 # -- a task of the user's --------------------------------------------------------------------------
 
 
-def test_a_celery_task_of_the_users_runs_with_the_notice_under_its_id(
+def test_a_celery_task_of_the_user_runs_with_the_notice_under_its_id(
     redis_server: RedisServer, client: redis.Redis
 ) -> None:
     app = Celery("theirs", broker=redis_server.url, set_as_current=False)
@@ -510,7 +508,7 @@ def test_a_celery_task_of_the_users_runs_with_the_notice_under_its_id(
     assert told == [("n1", "job nightly failed")]
 
 
-def test_a_broker_that_is_away_refuses_and_does_not_hang() -> None:
+def test_an_unreachable_broker_is_refused_without_hanging() -> None:
     away = Receiver()
     target = CeleryTask.model_validate(
         {"celery": "alerts.tell", "broker": f"redis://127.0.0.1:{away.port}/0", "timeout": "1s"}
@@ -525,7 +523,7 @@ def test_a_broker_that_is_away_refuses_and_does_not_hang() -> None:
 @pytest.mark.filterwarnings(
     "ignore:'imghdr' is deprecated:DeprecationWarning"
 )  # of its shim for PGP
-def test_apprise_sends_to_what_it_knows_and_says_when_it_could_not(ops: Receiver) -> None:
+def test_apprise_sends_to_known_services_and_reports_failures(ops: Receiver) -> None:
     target = AppriseTarget.model_validate({"apprise": f"json://127.0.0.1:{ops.port}/hook"})
     assert send(target) == "sent by Apprise"
     assert ops.received[0].text["title"] == "job nightly failed"
@@ -535,7 +533,7 @@ def test_apprise_sends_to_what_it_knows_and_says_when_it_could_not(ops: Receiver
         AppriseTarget.model_validate({"apprise": "nosuch://x"})
 
 
-def test_no_secret_of_a_target_is_in_what_is_printed_of_it() -> None:
+def test_printed_targets_contain_no_secret() -> None:
     for target in (
         Webhook.model_validate(
             {"webhook": "https://h/hush", "secret": "hush-hush", "headers": {"A": "hush"}}

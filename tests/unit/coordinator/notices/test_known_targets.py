@@ -45,7 +45,7 @@ def heard_of(client: redis.Redis) -> Callable[..., None]:
     return make
 
 
-def test_a_submit_and_a_schedule_warn_of_a_target_that_no_coordinator_has_and_are_not_refused(
+def test_submit_and_schedule_set_warn_of_an_unknown_target_without_refusing(
     app: Client, heard_of: Callable[..., None]
 ) -> None:
     assert app.submit(SPEC).warnings == (), "no coordinator is heard of, so nobody can say"
@@ -69,7 +69,7 @@ def found(facts: NoticeFacts, view: FleetInfo) -> list[tuple[str, str]]:
     return [said(one) for one in of_notices(facts, view)]
 
 
-def test_the_doctor_names_who_tells_a_target_that_is_not_known_and_a_target_that_takes_nothing(
+def test_doctor_names_rules_with_unknown_targets_and_targets_that_fail(
     app: Client, client: redis.Redis, heard_of: Callable[..., None]
 ) -> None:
     heard_of("ops")
@@ -102,7 +102,7 @@ def test_the_doctor_names_who_tells_a_target_that_is_not_known_and_a_target_that
     ]
 
 
-def test_the_doctor_names_coordinators_that_lack_a_target_of_others(
+def test_doctor_names_coordinators_that_lack_a_target_of_others(
     app: Client, heard_of: Callable[..., None]
 ) -> None:
     heard_of("ops")
@@ -121,7 +121,7 @@ def test_the_doctor_names_coordinators_that_lack_a_target_of_others(
     ]
 
 
-def test_the_doctor_says_that_a_setting_cannot_be_read_and_never_what_it_holds(
+def test_doctor_reports_an_unreadable_setting_without_its_content(
     tmp_path: Any,
 ) -> None:
     cli = Cli(None, tmp_path)

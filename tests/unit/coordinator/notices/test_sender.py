@@ -82,7 +82,7 @@ def hook(to: Receiver, **more: Any) -> dict[str, Any]:
     return {"webhook": to.url, "timeout": "30s", **more}
 
 
-def test_a_permanent_refusal_is_a_dead_letter_at_once_and_names_the_location(
+def test_a_permanent_refusal_is_a_dead_letter_immediately_and_names_the_location(
     fleet: Fleet, ops: Receiver
 ) -> None:
     ops.answer = status(308, Location="https://new.example.com/hook")
@@ -93,9 +93,7 @@ def test_a_permanent_refusal_is_a_dead_letter_at_once_and_names_the_location(
     assert "a redirect to https://new.example.com/hook" in first["reason"]
 
 
-def test_a_notice_goes_to_each_of_its_targets_once_and_nothing_of_it_is_left(
-    fleet: Fleet, ops: Receiver
-) -> None:
+def test_a_notice_reaches_each_target_once_and_is_removed(fleet: Fleet, ops: Receiver) -> None:
     with receiver() as team:
         sender = fleet.coordinator(ops=hook(ops), team=hook(team))
         fleet.tell(notice(1, to=("ops", "team")))
@@ -117,7 +115,7 @@ def test_a_notice_goes_to_each_of_its_targets_once_and_nothing_of_it_is_left(
 @pytest.mark.claim(
     "Each notice reaches each of its targets, in order, also if a receiver is unreachable."
 )
-def test_a_receiver_that_is_away_for_minutes_gets_every_notice_in_its_order_with_its_id(
+def test_an_unreachable_receiver_gets_every_notice_later_in_order_with_its_id(
     fleet: Fleet,
 ) -> None:
     away = Receiver()
@@ -147,7 +145,7 @@ def test_a_receiver_that_is_away_for_minutes_gets_every_notice_in_its_order_with
     assert fleet.letters() == []
 
 
-def test_what_an_hour_of_tries_could_not_send_is_a_dead_letter_with_its_reason_and_can_be_replayed(
+def test_a_notice_undeliverable_for_an_hour_becomes_a_dead_letter_for_replay(
     fleet: Fleet, ops: Receiver
 ) -> None:
     ops.answer = status(500, "no")
@@ -175,7 +173,7 @@ def test_what_an_hour_of_tries_could_not_send_is_a_dead_letter_with_its_reason_a
     assert letters.all() == []
 
 
-def test_a_notice_that_is_refused_holds_up_no_notice_of_another_problem(
+def test_a_refused_notice_does_not_block_notices_of_other_problems(
     fleet: Fleet, ops: Receiver
 ) -> None:
     def refuses_one(request: Any) -> None:
@@ -192,7 +190,7 @@ def test_a_notice_that_is_refused_holds_up_no_notice_of_another_problem(
     assert ops.ids == ["n1", "n3"]
 
 
-def test_many_notices_for_people_become_digests_of_one_a_minute_and_none_is_lost(
+def test_many_notices_for_people_become_one_digest_per_minute_without_loss(
     fleet: Fleet, ops: Receiver
 ) -> None:
     sender = fleet.coordinator(ops={"slack": ops.url, "timeout": "30s"})
@@ -217,7 +215,7 @@ def test_many_notices_for_people_become_digests_of_one_a_minute_and_none_is_lost
     assert fleet.outbox.waiting() == []
 
 
-def test_a_webhook_gets_each_notice_by_itself(fleet: Fleet, ops: Receiver) -> None:
+def test_a_webhook_gets_each_notice_separately(fleet: Fleet, ops: Receiver) -> None:
     sender = fleet.coordinator(ops=hook(ops))
     fleet.tell(*(notice(number, problem=f"p{number}") for number in range(CROWDED_AT + 5)))
     assert [sender.send_next("ops") for _ in range(CROWDED_AT + 5)] == [TryEnd.SENT] * (
@@ -225,7 +223,7 @@ def test_a_webhook_gets_each_notice_by_itself(fleet: Fleet, ops: Receiver) -> No
     )
 
 
-def test_a_receiver_that_asks_for_its_peace_gets_it(fleet: Fleet, ops: Receiver) -> None:
+def test_a_retry_after_request_of_a_receiver_is_respected(fleet: Fleet, ops: Receiver) -> None:
     ops.answer = status(429, Retry_After="100")
     sender = fleet.coordinator(ops=hook(ops))
     fleet.tell(notice(1))
@@ -236,7 +234,7 @@ def test_a_receiver_that_asks_for_its_peace_gets_it(fleet: Fleet, ops: Receiver)
     assert sender.send_next("ops") is TryEnd.AGAIN
 
 
-def test_a_receiver_that_takes_a_notice_and_does_not_say_so_gets_it_again_with_the_same_id(
+def test_an_unacknowledged_notice_is_sent_again_with_the_same_id(
     fleet: Fleet, ops: Receiver
 ) -> None:
     ops.answer = answers_twice
@@ -250,7 +248,7 @@ def test_a_receiver_that_takes_a_notice_and_does_not_say_so_gets_it_again_with_t
     assert [one.headers["webhook-id"] for one in ops.received] == ["n1", "n1"]
 
 
-def test_what_one_coordinator_sends_no_other_takes_until_its_time_is_over(
+def test_notices_being_sent_by_a_coordinator_are_reserved_until_its_timeout(
     fleet: Fleet, ops: Receiver
 ) -> None:
     ops.answer = holds = Holds()
@@ -274,7 +272,7 @@ def test_what_one_coordinator_sends_no_other_takes_until_its_time_is_over(
     assert fleet.outbox.waiting() == []
 
 
-def test_a_target_that_hangs_holds_up_no_other_target_and_not_the_look_for_new_ones(
+def test_a_hanging_target_blocks_neither_others_nor_the_scan_for_notices(
     fleet: Fleet, ops: Receiver, redis_server: RedisServer
 ) -> None:
     ops.answer = holds = Holds()
@@ -314,7 +312,7 @@ class Endless(NoticeChannel):
         return ""
 
 
-def test_a_library_that_never_comes_back_holds_neither_the_thread_of_its_target_nor_ever_more_threads(
+def test_a_library_that_never_returns_blocks_a_bounded_number_of_threads(
     fleet: Fleet,
 ) -> None:
     never = NotifySetting({"ops": Endless(timeout=0.1)})
@@ -329,7 +327,7 @@ def test_a_library_that_never_comes_back_holds_neither_the_thread_of_its_target_
     assert fleet.outbox.waiting()[0].reply == "NOT_SENT: the try before this one has not ended"
 
 
-def test_a_fault_in_the_sender_ends_neither_its_loop_nor_the_coordinator(
+def test_a_bug_in_the_sender_ends_neither_its_loop_nor_the_coordinator(
     fleet: Fleet, ops: Receiver, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet.client.hset(KEYS.notices, "ops", "no JSON")
@@ -347,7 +345,7 @@ def test_a_fault_in_the_sender_ends_neither_its_loop_nor_the_coordinator(
         thread.join()
 
 
-def test_a_target_that_nobody_knows_is_a_dead_letter_at_once_that_says_what_to_do(
+def test_a_notice_to_an_unknown_target_becomes_a_dead_letter_with_a_remedy(
     fleet: Fleet, ops: Receiver
 ) -> None:
     sender = fleet.coordinator(ops=hook(ops))
@@ -360,7 +358,7 @@ def test_a_target_that_nobody_knows_is_a_dead_letter_at_once_that_says_what_to_d
     )
 
 
-def test_a_target_that_another_coordinator_knows_is_left_to_that_one(
+def test_a_target_known_only_to_another_coordinator_is_left_to_it(
     fleet: Fleet, ops: Receiver
 ) -> None:
     old, new = fleet.coordinator(lambda: {"ops"}), fleet.coordinator(ops=hook(ops))
@@ -370,7 +368,7 @@ def test_a_target_that_another_coordinator_knows_is_left_to_that_one(
     assert new.send_next("ops") is TryEnd.SENT
 
 
-def test_a_notice_that_cannot_be_read_is_a_dead_letter_and_the_others_are_sent(
+def test_an_unreadable_notice_becomes_a_dead_letter_and_others_are_sent(
     fleet: Fleet, ops: Receiver
 ) -> None:
     fleet.client.xadd(KEYS.outbox, {"notice": "{"})
@@ -388,7 +386,7 @@ def test_a_notice_that_cannot_be_read_is_a_dead_letter_and_the_others_are_sent(
     assert reasons == ["UNREADABLE"] * 4
 
 
-def test_half_of_a_surrogate_pair_in_an_error_keeps_no_notice_from_its_target(
+def test_a_lone_surrogate_in_an_error_does_not_block_its_notice(
     fleet: Fleet, ops: Receiver
 ) -> None:
     fleet.tell(
@@ -400,9 +398,7 @@ def test_half_of_a_surrogate_pair_in_an_error_keeps_no_notice_from_its_target(
     assert (sent.notice.text, sent.notice.first_error) == ("?", "bad ? text, and good \U0001f600\0")
 
 
-def test_a_clock_that_is_set_back_by_a_day_keeps_no_notice_for_a_day(
-    fleet: Fleet, ops: Receiver
-) -> None:
+def test_a_clock_set_back_by_a_day_delays_no_notice_for_a_day(fleet: Fleet, ops: Receiver) -> None:
     sender = fleet.coordinator(ops=hook(ops))
     ops.answer = status(503)
     fleet.tell(notice(1, problem="p"))
@@ -421,7 +417,7 @@ def test_a_duplicate_notice_is_queued_once(fleet: Fleet) -> None:
     assert [one.notice.id for one in fleet.outbox.waiting()] == ["n1", "n2"]
 
 
-def test_what_is_noted_twice_since_the_reply_was_lost_counts_once(fleet: Fleet) -> None:
+def test_a_notice_recorded_twice_after_a_lost_reply_counts_once(fleet: Fleet) -> None:
     fleet.tell(notice(1, problem="p"), notice(2, problem="p"))
     taken = fleet.outbox.take("ops", "me", 10)
     assert taken == fleet.outbox.take("ops", "me", 10), "the reply to a take may be lost as well"
@@ -435,7 +431,7 @@ def test_what_is_noted_twice_since_the_reply_was_lost_counts_once(fleet: Fleet) 
 @pytest.mark.claim(
     "Each notice reaches each of its targets, in order, also if a receiver is unreachable."
 )
-def test_on_a_line_that_loses_replies_two_coordinators_send_each_notice_once_and_in_its_order(
+def test_two_coordinators_with_lost_replies_send_each_notice_once_in_order(
     fleet: Fleet, ops: Receiver, redis_server: RedisServer
 ) -> None:
     proxy = Proxy(redis_server.port)
@@ -466,7 +462,7 @@ def test_on_a_line_that_loses_replies_two_coordinators_send_each_notice_once_and
         assert numbers == sorted(numbers)
 
 
-def test_what_was_sent_is_kept_for_people_within_bounds(fleet: Fleet) -> None:
+def test_sent_notices_are_kept_up_to_a_limit(fleet: Fleet) -> None:
     for number in range(1150):
         fleet.tell(notice(number, problem="p"))
         taken = fleet.outbox.take("ops", "me", 10)
@@ -476,7 +472,7 @@ def test_what_was_sent_is_kept_for_people_within_bounds(fleet: Fleet) -> None:
     assert fleet.outbox.sent(1)[0].notice.id == "n1149"
 
 
-def test_no_reason_log_or_list_holds_the_secret_of_a_target(
+def test_no_reason_log_or_list_contains_the_secret_of_a_target(
     fleet: Fleet, ops: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     def echoes(request: Any) -> None:
@@ -503,7 +499,7 @@ def test_no_reason_log_or_list_holds_the_secret_of_a_target(
 
 
 @pytest.mark.parametrize("targets", [50])
-def test_a_look_at_nothing_costs_one_script(fleet: Fleet, targets: int) -> None:
+def test_checking_an_empty_outbox_costs_one_script(fleet: Fleet, targets: int) -> None:
     sender = fleet.coordinator(**{f"t{n}": {"slack": "https://h/x"} for n in range(targets)})
     before = int(fleet.client.info("commandstats")["cmdstat_evalsha"]["calls"])
     sender.look()

@@ -59,12 +59,12 @@ def targets(**named: Any) -> str:
     return json.dumps({"targets": named})
 
 
-def test_no_setting_is_no_target_and_no_rule() -> None:
+def test_an_empty_setting_has_no_targets_and_no_rules() -> None:
     assert notify_setting(Settings(), {}).targets == {}
     assert notify_setting(Settings(), {}).rules == ()
 
 
-def test_the_whole_setting_is_read_from_a_text_or_from_a_file_with_secrets_from_variables_and_files(
+def test_the_setting_is_read_from_text_or_file_with_secrets_from_variables_and_files(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "notify.yaml"
@@ -94,7 +94,7 @@ def test_the_whole_setting_is_read_from_a_text_or_from_a_file_with_secrets_from_
     assert filed.secret.get_secret_value() == "key-of-a-file"
 
 
-def test_nothing_that_is_printed_of_the_setting_holds_a_secret() -> None:
+def test_the_printed_setting_contains_no_secret() -> None:
     setting = read(WHOLE)
     printed = (
         f"{setting!r} {setting} {Settings(notify=WHOLE)!r} {Settings(notify=WHOLE).model_dump()}"
@@ -165,7 +165,7 @@ def test_errors_are_reported_with_their_place(text: str, says: str) -> None:
     assert says in wrong(text)
 
 
-def test_a_file_is_named_with_the_line_and_column(tmp_path: Path) -> None:
+def test_an_error_in_a_file_has_line_and_column(tmp_path: Path) -> None:
     file = tmp_path / "notify.yaml"
     file.write_text("targets:\n  ops:\n    webhook: ftp://h\n")
     assert wrong(str(file)).startswith(f"UNSTUCK_NOTIFY: {file}:3:14: targets.ops.webhook: ")
@@ -186,14 +186,14 @@ def test_a_file_is_named_with_the_line_and_column(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
-def test_no_error_shows_what_a_target_is_set_to(text: str) -> None:
+def test_no_error_shows_the_settings_of_a_target(text: str) -> None:
     said = wrong(text)
     for secret in ("hush-hush", "hush hush", "hush://", "hush/hush", "hush,hush", "0123456789"):
         assert secret not in said
 
 
 @pytest.mark.variant
-def test_a_coordinator_whose_setting_cannot_be_read_ends_with_2_and_says_where() -> None:
+def test_a_coordinator_with_an_invalid_setting_exits_with_2_and_its_place() -> None:
     env = {**os.environ, "UNSTUCK_NOTIFY": targets(ops={"slack": "hush-hush"})}
     command = [sys.executable, "-c", "import unstuck.coordinator.celery"]
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -204,7 +204,7 @@ def test_a_coordinator_whose_setting_cannot_be_read_ends_with_2_and_says_where()
     )
 
 
-def test_the_workers_of_a_local_fleet_are_not_given_the_setting() -> None:
+def test_workers_of_a_local_fleet_do_not_get_the_setting() -> None:
     for one in program_list(Size(workers=2), "redis://localhost:1/0", Settings()):
         assert one.env.get("UNSTUCK_NOTIFY") == ("" if "unstuck.tasks" in one.argv else None), (
             one.name
@@ -212,7 +212,7 @@ def test_the_workers_of_a_local_fleet_are_not_given_the_setting() -> None:
 
 
 @pytest.mark.variant
-def test_a_command_that_sends_nothing_does_not_load_what_some_channel_needs() -> None:
+def test_commands_without_notices_do_not_load_channel_libraries() -> None:
     code = (
         "import sys, unstuck.cli.control; print(*({'celery', 'apprise', 'smtplib'} & "
         "sys.modules.keys()))"

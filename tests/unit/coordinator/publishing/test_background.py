@@ -53,7 +53,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_no_more_than_the_room_of_a_place_and_the_rest_as_soon_as_one_ends(
+def test_the_limit_per_place_holds_and_the_rest_start_when_one_ends(
     place: Place, clock: Clock
 ) -> None:
     background = Background(2, clock=clock)
@@ -70,7 +70,7 @@ def test_no_more_than_the_room_of_a_place_and_the_rest_as_soon_as_one_ends(
     )
 
 
-def test_what_is_being_worked_on_or_waits_is_not_begun_twice(place: Place, clock: Clock) -> None:
+def test_running_or_waiting_work_is_not_started_twice(place: Place, clock: Clock) -> None:
     background = Background(1, clock=clock)
     for name in "abab":
         background(name, "here", place.hanging(name))
@@ -82,7 +82,7 @@ def test_what_is_being_worked_on_or_waits_is_not_begun_twice(place: Place, clock
     )
 
 
-def test_what_hangs_leaves_its_room_to_others(place: Place, clock: Clock) -> None:
+def test_hanging_work_leaves_its_capacity_to_others(place: Place, clock: Clock) -> None:
     background = Background(1, term=100.0, clock=clock)
     background("a", "here", place.hanging("a"))
     background("b", "here", place.hanging("b"))
@@ -97,7 +97,7 @@ def test_what_hangs_leaves_its_room_to_others(place: Place, clock: Clock) -> Non
     wait_until(lambda: sorted(place.ended) == ["a", "b", "c"], 5, "what waited to be done as well")
 
 
-def test_what_hangs_is_tried_again_beside_itself_when_it_is_asked_for_again(
+def test_hanging_work_is_retried_in_parallel_when_requested_again(
     place: Place, clock: Clock
 ) -> None:
     background = Background(1, term=100.0, beside=9, clock=clock)
@@ -110,7 +110,7 @@ def test_what_hangs_is_tried_again_beside_itself_when_it_is_asked_for_again(
         clock.now += 1.0
 
 
-def test_what_comes_further_does_not_hang_and_keeps_its_room(place: Place, clock: Clock) -> None:
+def test_work_that_makes_progress_does_not_count_as_hanging(place: Place, clock: Clock) -> None:
     background = Background(1, term=100.0, most=1, clock=clock)
     assert not background("a", "here", place.hanging("a"))
     wait_until(lambda: place.began == ["a"], 5, "it to begin")
@@ -125,9 +125,7 @@ def test_what_comes_further_does_not_hang_and_keeps_its_room(place: Place, clock
     assert not background.exhausted, "it was slow"
 
 
-def test_no_more_than_so_many_tries_of_one_thing_hang_beside_each_other(
-    place: Place, clock: Clock
-) -> None:
+def test_the_number_of_parallel_hanging_tries_is_limited(place: Place, clock: Clock) -> None:
     background = Background(1, term=100.0, beside=3, clock=clock)
     for _ in range(6):
         background("a", "here", place.hanging("a"))
@@ -142,9 +140,7 @@ def test_no_more_than_so_many_tries_of_one_thing_hang_beside_each_other(
     wait_until(lambda: place.ended[4:] == ["a"], 5, "it to be tried again")
 
 
-def test_a_new_try_is_begun_when_it_is_asked_for_and_not_before_whatever_hangs_here(
-    place: Place, clock: Clock
-) -> None:
+def test_a_new_try_starts_only_when_requested(place: Place, clock: Clock) -> None:
     """Whoever asks for it knows better, and has told people when it is begun."""
     background = Background(2, term=100.0, clock=clock)
     background("a", "here", place.hanging("a"))
@@ -157,7 +153,7 @@ def test_a_new_try_is_begun_when_it_is_asked_for_and_not_before_whatever_hangs_h
     wait_until(lambda: place.began == ["a"] * 3, 5, "one more to be at work")
 
 
-def test_what_gets_no_thread_waits_and_is_begun_when_it_is_asked_for_again(
+def test_work_without_a_thread_waits_and_starts_when_requested_again(
     place: Place, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As under a limit of processes or memory."""
@@ -172,7 +168,7 @@ def test_what_gets_no_thread_waits_and_is_begun_when_it_is_asked_for_again(
     wait_until(lambda: place.ended == ["a", "b"], 5, "what waited to be done, in its turn")
 
 
-def test_what_gets_no_thread_when_another_ends_waits_too(place: Place, clock: Clock) -> None:
+def test_work_that_gets_no_thread_after_another_ends_also_waits(place: Place, clock: Clock) -> None:
     background = Background(1, clock=clock)
     background("a", "here", place.hanging("a"))
     background("b", "here", place.hanging("b"))
@@ -189,9 +185,7 @@ def test_what_gets_no_thread_when_another_ends_waits_too(place: Place, clock: Cl
     wait_until(lambda: place.ended == ["a", "b"], 5, "the second to have its turn")
 
 
-def test_so_much_that_hangs_that_another_process_had_better_be_started(
-    place: Place, clock: Clock
-) -> None:
+def test_too_much_hanging_work_requests_a_new_process(place: Place, clock: Clock) -> None:
     background = Background(1, term=100.0, most=3, clock=clock)
     for name in "abc":
         assert not background.exhausted

@@ -65,7 +65,7 @@ def publisher(tell: Callable[[str, PublishResult], bool], **more: Any) -> tuple[
     return Publisher(slow, tell, sleep=lambda _: None, clock=lambda: slow.now, **more), slow
 
 
-def test_a_try_that_takes_long_says_twice_a_minute_that_it_goes_on_and_then_what_came_of_it(
+def test_a_long_try_reports_progress_twice_a_minute_and_then_its_result(
     state: JobState,
 ) -> None:
     told: list[PublishResult] = []
@@ -76,7 +76,7 @@ def test_a_try_that_takes_long_says_twice_a_minute_that_it_goes_on_and_then_what
     assert len(room.alive) == 10, "and with every answer that it does not hang"
 
 
-def test_one_that_asks_the_log_says_nothing_before_it_knows(state: JobState) -> None:
+def test_a_try_that_checks_the_log_reports_nothing_before_its_result(state: JobState) -> None:
     told: list[PublishResult] = []
     publish, _ = publisher(lambda _, result: told.append(result) or True)
     publish.soon(state, WHY, new_try=True)
@@ -86,7 +86,7 @@ def test_one_that_asks_the_log_says_nothing_before_it_knows(state: JobState) -> 
 @pytest.mark.parametrize(
     ("abort", "new_try", "said"), [(None, False, [GOES_ON]), (None, True, []), (WHY, False, [])]
 )
-def test_a_try_that_is_looked_after_while_it_waits_for_room_goes_on(
+def test_a_try_waiting_for_capacity_continues_after_a_check(
     state: JobState, abort: Reason | None, new_try: bool, said: list[PublishResult]
 ) -> None:
     """A new one was told of a moment ago."""
@@ -98,7 +98,7 @@ def test_a_try_that_is_looked_after_while_it_waits_for_room_goes_on(
     assert told == said
 
 
-def test_a_sign_of_life_that_cannot_be_told_is_no_harm_and_the_result_is_told_until_it_is_heard(
+def test_unreportable_heartbeats_are_ignored_and_results_are_reported_until_received(
     state: JobState,
 ) -> None:
     told: list[PublishResult] = []

@@ -57,7 +57,7 @@ def mount() -> Iterator[Mount]:
         thread.join()
 
 
-def test_what_a_warehouse_answers_is_answered_be_it_an_error(mount: Mount) -> None:
+def test_an_answer_of_a_warehouse_is_returned_even_if_it_is_an_error(mount: Mount) -> None:
     mount.may_answer.set()
     assert mount.ask(ANSWERS) == "id1"
 
@@ -68,7 +68,7 @@ def test_what_a_warehouse_answers_is_answered_be_it_an_error(mount: Mount) -> No
         mount.breaker.call("/mnt/w", "job a is not stored", broken, ANSWERS)
 
 
-def test_a_warehouse_that_hangs_is_said_to_with_what_comes_of_it_and_what_to_do(
+def test_a_hanging_warehouse_is_reported_with_consequences_and_remedy(
     mount: Mount,
 ) -> None:
     said = mount.hangs()
@@ -78,7 +78,7 @@ def test_a_warehouse_that_hangs_is_said_to_with_what_comes_of_it_and_what_to_do(
     assert "unstuck doctor" in said
 
 
-def test_where_enough_hang_the_others_are_refused_at_once_and_one_a_minute_tries(
+def test_after_enough_hangs_calls_are_refused_and_one_per_minute_is_tried(
     mount: Mount,
 ) -> None:
     for _ in range(OPENS_AT + 1):  # the last is the first to try after that
@@ -94,7 +94,7 @@ def test_where_enough_hang_the_others_are_refused_at_once_and_one_a_minute_tries
     ), "it is another"
 
 
-def test_each_warehouse_that_hangs_is_tried_once_a_minute_whatever_others_do(mount: Mount) -> None:
+def test_each_hanging_warehouse_is_tried_once_a_minute_independently(mount: Mount) -> None:
     def tried(place: str) -> bool:
         return "has not answered" in mount.hangs(place)
 
@@ -106,7 +106,7 @@ def test_each_warehouse_that_hangs_is_tried_once_a_minute_whatever_others_do(mou
         assert [tried(place) for place in (*places, *places)] == [True, True, False, False]
 
 
-def test_a_warehouse_that_answers_again_is_asked_as_ever(mount: Mount) -> None:
+def test_a_recovered_warehouse_is_used_normally_again(mount: Mount) -> None:
     for _ in range(OPENS_AT + 2):
         mount.hangs()
     mount.may_answer.set()
@@ -116,7 +116,7 @@ def test_a_warehouse_that_answers_again_is_asked_as_ever(mount: Mount) -> None:
     assert [mount.ask(ANSWERS) for _ in range(3)] == ["id1"] * 3
 
 
-def test_however_long_it_hangs_so_many_threads_are_left_behind_and_no_more(mount: Mount) -> None:
+def test_a_hanging_warehouse_leaves_a_bounded_number_of_threads(mount: Mount) -> None:
     mount.breaker = CircuitBreaker(0.001, lambda: mount.now)
     for _ in range(MOST_HANGING + 10):
         mount.hangs()

@@ -64,7 +64,7 @@ def team(tmp_path: Path) -> Team:
     return Team(str(tmp_path / "warehouse"))
 
 
-def test_a_job_of_another_name_is_refused_with_both_names_and_what_to_do(team: Team) -> None:
+def test_a_job_with_another_name_is_refused_with_both_names_and_a_remedy(team: Team) -> None:
     team.publish("daily", rows=33)
 
     failed = team.publish("typo", rows=1).failed
@@ -105,7 +105,7 @@ def test_a_dataset_is_shared_by_names_and_patterns_and_keeps_its_owner(
     assert failed.code == "DATASET_OWNED"
 
 
-def test_a_job_that_takes_over_owns_the_dataset_and_the_log_names_the_owner_before(
+def test_a_takeover_changes_the_owner_and_the_log_names_the_previous_one(
     team: Team,
 ) -> None:
     team.publish("daily", shared_with=("night",))
@@ -119,7 +119,7 @@ def test_a_job_that_takes_over_owns_the_dataset_and_the_log_names_the_owner_befo
     assert team.publish("renamed", take_over=True).taken_over == {}, "it owns the dataset already"
 
 
-def test_of_two_jobs_that_publish_a_new_dataset_at_a_time_the_first_owns_it(team: Team) -> None:
+def test_the_first_of_two_concurrent_publishers_owns_a_new_dataset(team: Team) -> None:
     loser = team.job("loser", rows=1)
     with armed(Once(lambda: team.publish("winner", rows=33), [Point.BEFORE_ENTRY])):
         failed = team.again(loser).failed
@@ -129,7 +129,7 @@ def test_of_two_jobs_that_publish_a_new_dataset_at_a_time_the_first_owns_it(team
     assert (team.rows, team.owner) == (33, ("winner", []))
 
 
-def test_a_take_over_whose_reply_was_lost_answers_the_same_again(team: Team) -> None:
+def test_a_takeover_whose_reply_was_lost_returns_the_same_answer(team: Team) -> None:
     team.publish("daily")
     job = team.job("renamed")
     with armed(Death([Point.AFTER_ENTRY])), pytest.raises(Died):
@@ -140,7 +140,7 @@ def test_a_take_over_whose_reply_was_lost_answers_the_same_again(team: Team) -> 
     assert team.owner == ("third", []), "a message that comes twice takes nothing back"
 
 
-def test_user_commands_and_rows_without_a_job_leave_the_owner_as_it_is(
+def test_user_commands_and_rows_without_a_job_keep_the_owner(
     team: Team, client: redis.Redis
 ) -> None:
     team.publish("", rows=1)
@@ -153,7 +153,7 @@ def test_user_commands_and_rows_without_a_job_leave_the_owner_as_it_is(
     assert team.publish("typo").failed
 
 
-def test_a_snapshot_of_the_log_knows_the_owner(team: Team) -> None:
+def test_a_log_snapshot_contains_the_owner(team: Team) -> None:
     team.publish("daily", shared_with=("night",))
     team.publish("renamed", take_over=True)
     for _ in range(SNAPSHOT_EVERY):

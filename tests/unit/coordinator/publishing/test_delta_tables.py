@@ -40,7 +40,7 @@ def test_a_table_with_a_constraint_is_refused(lake: DeltaLake) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "__HIVE_DEFAULT_PARTITION__"])
-def test_a_partition_that_other_readers_take_for_null_is_refused(
+def test_a_partition_value_that_other_readers_read_as_null_is_refused(
     lake: DeltaLake, text: str
 ) -> None:
     failed = lake.publish(
@@ -51,7 +51,7 @@ def test_a_partition_that_other_readers_take_for_null_is_refused(
     assert not DeltaTable.is_deltatable(lake.path)
 
 
-def test_files_of_a_publisher_that_has_not_made_the_table_yet_fail_no_other_job(
+def test_leftover_files_of_an_unfinished_publisher_fail_no_other_job(
     lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = lake.spec("append", partition_by=("day",))
@@ -76,7 +76,7 @@ def test_files_of_a_publisher_that_has_not_made_the_table_yet_fail_no_other_job(
     assert lake.ids == [1, 2]
 
 
-def test_a_folder_with_files_and_a_place_in_the_warehouse_are_refused(lake: DeltaLake) -> None:
+def test_a_non_empty_folder_or_a_place_in_the_warehouse_is_refused(lake: DeltaLake) -> None:
     Path(lake.path).mkdir(parents=True)
     Path(lake.path, "something.csv").write_text("a")
     failed = lake.publish("one", lake.spec("append"), [row(1)]).failed
@@ -96,9 +96,7 @@ def test_a_folder_with_files_and_a_place_in_the_warehouse_are_refused(lake: Delt
     "others", ["year=2025/part-0.parquet", "_delta_log_backup/0.json", "notes.txt"]
 )
 @pytest.mark.parametrize("on", ["disk", "an object store"])
-def test_files_of_others_are_found_wherever_they_stand(
-    tmp_path: Path, on: str, others: str
-) -> None:
+def test_foreign_files_are_found_at_any_depth(tmp_path: Path, on: str, others: str) -> None:
     root = str(tmp_path / "sales") if on == "disk" else f"memory://{uuid.uuid4().hex}/sales"
     files, place = Files(root), DeltaFiles(root)
     assert not place.has_strangers()
@@ -109,7 +107,7 @@ def test_files_of_others_are_found_wherever_they_stand(
     assert place.has_strangers()
 
 
-def test_a_place_where_nothing_can_be_written_is_found_before_the_entry_so_a_cancel_ends_the_job(
+def test_an_unwritable_place_is_detected_before_the_log_entry(
     lake: DeltaLake,
 ) -> None:
     Path(lake.root).mkdir()
@@ -128,7 +126,7 @@ def test_a_place_where_nothing_can_be_written_is_found_before_the_entry_so_a_can
     assert lake.ids == [2]
 
 
-def test_a_table_that_is_away_is_tried_again_and_the_error_says_which(lake: DeltaLake) -> None:
+def test_an_unreachable_table_is_retried_and_named_in_the_error(lake: DeltaLake) -> None:
     lake.publish("one", lake.spec("append"), [row(1)])
     request = lake.stage("two", lake.spec("append"), [row(2)])
     with armed(Death([Point.AFTER_ENTRY])), pytest.raises(Died):
@@ -145,7 +143,7 @@ def test_a_table_that_is_away_is_tried_again_and_the_error_says_which(lake: Delt
     assert lake.ids == [1, 2]
 
 
-def test_a_log_entry_that_names_no_format_is_of_a_delta_table(lake: DeltaLake) -> None:
+def test_a_log_entry_without_a_format_means_a_delta_table(lake: DeltaLake) -> None:
     lake.publish("one", lake.spec("append"), [row(1)])
     entry = Path(lake.root, "_log", f"{1:012d}.json")
     stored = json.loads(entry.read_text())

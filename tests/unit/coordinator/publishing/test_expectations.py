@@ -86,7 +86,7 @@ EVOLVE = {"mode": "append", "on_schema_change": "evolve"}
 # -- columns that change ---------------------------------------------------------------------------
 
 
-def test_evolve_takes_new_columns_and_keeps_those_that_are_missing(loads: Loads) -> None:
+def test_evolve_adds_new_columns_and_keeps_missing_ones(loads: Loads) -> None:
     loads.publish(
         EVOLVE, {"flights": loads.part("flights", columns=schema("id:long", "old:string"))}
     )
@@ -109,7 +109,7 @@ def test_evolve_takes_new_columns_and_keeps_those_that_are_missing(loads: Loads)
         ("ID:long", "id and ID are one name"),
     ],
 )
-def test_evolve_changes_no_column(loads: Loads, column: str, why: str) -> None:
+def test_evolve_changes_no_existing_column(loads: Loads, column: str, why: str) -> None:
     loads.publish(EVOLVE, {"flights": loads.part("flights", columns=schema("id:long"))})
     failed = loads.publish(
         EVOLVE, {"flights": loads.part("flights", columns=schema(column))}
@@ -121,7 +121,7 @@ def test_evolve_changes_no_column(loads: Loads, column: str, why: str) -> None:
     assert loads.columns() == {"id": "long"}
 
 
-def test_other_columns_are_reported_as_added_removed_and_changed(loads: Loads) -> None:
+def test_column_differences_are_reported_as_added_removed_and_changed(loads: Loads) -> None:
     columns = schema("id:long", "a:string", "b:date")
     loads.publish({"mode": "append"}, {"flights": loads.part("flights", columns=columns)})
     for said in ({}, {"on_schema_change": "fail"}):
@@ -133,7 +133,7 @@ def test_other_columns_are_reported_as_added_removed_and_changed(loads: Loads) -
         assert "added c (double); removed a (string); changed id from bigint to int" in failed.text
 
 
-def test_a_replace_takes_any_columns_unless_it_says_fail(loads: Loads) -> None:
+def test_a_replace_accepts_any_columns_unless_set_to_fail(loads: Loads) -> None:
     loads.publish({}, {"flights": loads.part("flights", columns=schema("id:long"))})
     failed = loads.publish(
         {"on_schema_change": "fail"},
@@ -169,7 +169,7 @@ def test_a_replace_takes_any_columns_unless_it_says_fail(loads: Loads) -> None:
         ),
     ],
 )
-def test_all_members_of_a_fork_are_judged_together(
+def test_expectations_cover_all_members_of_a_fork_together(
     loads: Loads, expect: dict[str, Any], why: str
 ) -> None:
     members = [{"flights": loads.part("flights", newest=NOW - hours * 3600)} for hours in (50, 1)]
@@ -189,7 +189,7 @@ def test_all_members_of_a_fork_are_judged_together(
     "request_",
     [{"published_by": frozenset({"report"})}, {"requested": ()}, {"requested": ("other",)}],
 )
-def test_an_output_that_is_not_published_is_judged_too(
+def test_expectations_also_cover_unpublished_outputs(
     loads: Loads, request_: dict[str, Any]
 ) -> None:
     for expect, well in (
@@ -217,7 +217,7 @@ def test_an_output_without_a_date_is_not_fresh(loads: Loads) -> None:
 @pytest.mark.parametrize(
     ("judged_at", "is_fresh"), [(NOW - 40 * 3600, True), (NOW, False), (None, False)]
 )
-def test_the_run_of_an_old_tick_is_as_fresh_as_it_was_at_its_tick(
+def test_the_freshness_of_a_backfill_run_is_measured_at_its_tick(
     loads: Loads, judged_at: float | None, is_fresh: bool
 ) -> None:
     spec = {"expect": {"fresh": {"column": "day", "within": "1h"}}}
@@ -231,7 +231,7 @@ def test_the_run_of_an_old_tick_is_as_fresh_as_it_was_at_its_tick(
 RULES = {"quality": {"rules": {"ok": "true"}, "max_rejected_ratio": 1.0}}
 
 
-def test_rejected_rows_are_published_with_their_output_and_in_its_mode(loads: Loads) -> None:
+def test_rejected_rows_are_published_with_their_output_in_the_same_mode(loads: Loads) -> None:
     for _ in range(2):
         made = {
             "flights": loads.part("flights", rejected_by={"ok": 3}),
@@ -252,7 +252,7 @@ def test_rejected_rows_are_not_published_without_their_output(loads: Loads) -> N
     assert loads.publish(RULES, made, requested=("other",)).rows == {"other": 3}
 
 
-def test_a_partition_that_has_no_bad_rows_any_more_loses_those_of_before(loads: Loads) -> None:
+def test_a_partition_without_new_bad_rows_loses_its_old_ones(loads: Loads) -> None:
     spec = {
         "mode": "partition_overwrite",
         "partition_by": ["day"],

@@ -83,7 +83,7 @@ def test_a_commit_is_found_after_its_snapshot_has_expired_or_its_property_was_re
     assert lake.ids == [1, 2]
 
 
-def test_columns_that_change_between_read_and_commit_stop_the_commit(lake: IcebergLake) -> None:
+def test_columns_changed_between_read_and_commit_prevent_the_commit(lake: IcebergLake) -> None:
     """A catalog compares snapshots, and a change of columns makes none."""
     lake.publish("one", lake.spec("append"), [row(1)])
     came: list[Point] = []
@@ -141,7 +141,7 @@ def test_rows_are_merged_by_keys_of_each_type(
     assert sorted(rows, key=str) == [(1, first), (3, second)]
 
 
-def test_a_merge_leaves_rows_with_null_keys_and_files_without_the_keys(lake: IcebergLake) -> None:
+def test_a_merge_keeps_rows_with_null_keys_and_files_without_the_keys(lake: IcebergLake) -> None:
     merge = lake.spec("merge", keys=("id",))
     lake.write([row(None), row(1)])
     lake.write([row(50)])
@@ -156,7 +156,7 @@ def test_a_merge_leaves_rows_with_null_keys_and_files_without_the_keys(lake: Ice
     assert len(before & after) == 1, "that of the row 50"
 
 
-def test_many_rows_are_merged_by_several_keys(lake: IcebergLake) -> None:
+def test_many_rows_are_merged_by_composite_keys(lake: IcebergLake) -> None:
     """pyiceberg's own filter of so many keys ends the process."""
     merge = lake.spec("merge", keys=("id", "air"))
     old = [row(number, ONE, str(number)) for number in range(20_000)]
@@ -181,7 +181,7 @@ def test_a_key_that_cannot_be_compared_is_refused(
 
 
 @pytest.mark.parametrize("air", ["", "__HIVE_DEFAULT_PARTITION__", "x" * 5000], ids=len)
-def test_any_text_is_the_value_of_a_partition(lake: IcebergLake, air: str) -> None:
+def test_any_text_can_be_a_partition_value(lake: IcebergLake, air: str) -> None:
     by_air = lake.spec("partition_overwrite", partition_by=("air",))
     lake.publish("one", by_air, [row(1, ONE, air), row(2, ONE, None), row(3, ONE, "UA")])
     lake.publish("two", by_air, [row(4, ONE, air)])
@@ -189,7 +189,7 @@ def test_any_text_is_the_value_of_a_partition(lake: IcebergLake, air: str) -> No
 
 
 @pytest.mark.variant
-def test_narrow_integers_are_integers_of_the_table(
+def test_narrow_integers_are_stored_as_integers(
     lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(COLUMNS, "air", (pa.int16(), "short"))
@@ -247,7 +247,7 @@ def test_a_table_that_cannot_be_written_is_refused(lake: IcebergLake, create: An
     assert lake.table.metadata.snapshots == []
 
 
-def test_partitions_of_an_older_partitioning_are_not_overwritten(lake: IcebergLake) -> None:
+def test_partitions_of_an_older_partition_spec_are_not_overwritten(lake: IcebergLake) -> None:
     lake.write([row(1)])
     with lake.table.update_spec() as update:
         update.add_identity("day")
@@ -260,7 +260,7 @@ def test_partitions_of_an_older_partitioning_are_not_overwritten(lake: IcebergLa
     assert lake.ids == [4]
 
 
-def test_a_catalog_that_is_not_configured_is_named_and_tried_again(
+def test_an_unconfigured_catalog_is_named_and_retried(
     lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake.path = "nowhere.lake.flights"
@@ -292,7 +292,7 @@ def test_a_table_inside_the_warehouse_is_refused(
     assert (failed.code, "inside the warehouse" in failed.text) == ("TABLE_UNFIT", True)
 
 
-def test_a_local_commit_is_synced_with_all_of_its_files(
+def test_a_local_commit_and_its_files_are_synced_to_disk(
     lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: set[str] = set()
@@ -313,7 +313,7 @@ def test_a_local_commit_is_synced_with_all_of_its_files(
     assert {file.removeprefix("file://") for file in files} <= synced
 
 
-def test_a_dataset_changes_its_format_only_by_replace(lake: IcebergLake, tmp_path: Path) -> None:
+def test_only_replace_changes_the_format_of_a_dataset(lake: IcebergLake, tmp_path: Path) -> None:
     delta = DeltaLake(lake.root, str(tmp_path / "delta"))
     delta.publish("one", delta.spec("append"), [row(1)])
     failed = lake.publish("two", lake.spec("append"), [row(2)]).failed
@@ -324,7 +324,7 @@ def test_a_dataset_changes_its_format_only_by_replace(lake: IcebergLake, tmp_pat
 
 
 @pytest.mark.long
-def test_duckdb_with_its_extension_reads_what_every_mode_wrote(lake: IcebergLake) -> None:
+def test_duckdb_with_its_extension_reads_tables_of_every_mode(lake: IcebergLake) -> None:
     """It finds the columns of our files by their names, and those of other writers by their ids."""
     by_day = lake.spec("partition_overwrite", partition_by=("day",))
     lake.publish("one", by_day, [row(1, ONE), row(2, TWO)])
@@ -376,7 +376,7 @@ def test_a_catalog_of_another_maker_gets_each_commit_once(
     catalog.close()
 
 
-def test_a_publisher_that_comes_late_touches_no_file_of_the_commit(lake: IcebergLake) -> None:
+def test_a_late_publisher_changes_no_file_of_the_commit(lake: IcebergLake) -> None:
     """Both read the table before the entry was written into it."""
     merge = lake.spec("merge", keys=("id",))
     lake.publish("one", merge, [row(1), row(2)])

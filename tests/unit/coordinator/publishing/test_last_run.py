@@ -53,15 +53,13 @@ def log(tmp_path: Path) -> Log:
 @pytest.mark.parametrize(
     "run", [Run(TICK), Run(TICK, 2), Run(TICK, 200), Run(TICK, 2, redo="2026-01-01T00:00:00Z")]
 )
-def test_a_run_is_known_by_its_tick_whichever_of_its_tries_has_published(
-    log: Log, run: Run
-) -> None:
+def test_a_run_is_identified_by_its_tick_for_any_retry(log: Log, run: Run) -> None:
     n = log.add_run(run)
     job = run.job_id("nightly")
     assert last_run(log.warehouse, "nightly") == RunSuccess(job, TICK, 1e9 + n, n, {"rows": n})
 
 
-def test_the_newest_run_counts_and_what_is_no_run_of_the_schedule_does_not(log: Log) -> None:
+def test_only_the_newest_run_of_the_schedule_counts(log: Log) -> None:
     log.add_run(Run(TICK, 1))
     newest = Run(TICK + 3600, 3)
     n = log.add_run(newest)

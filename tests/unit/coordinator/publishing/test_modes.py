@@ -106,7 +106,7 @@ def nightly(tmp_path: Path) -> Nightly:
     return Nightly(str(tmp_path / "warehouse"))
 
 
-def test_append_keeps_what_is_published(nightly: Nightly) -> None:
+def test_append_keeps_published_rows(nightly: Nightly) -> None:
     assert nightly.publish("one", APPEND).version == 1
     assert nightly.publish("two", APPEND).rows == {"flights": 3}
 
@@ -133,7 +133,7 @@ def test_replace_after_append_removes_all(nightly: Nightly) -> None:
 
 
 @pytest.mark.claim("A job appends its rows once, also if it is repeated.")
-def test_jobs_that_append_at_the_same_time_all_append(nightly: Nightly) -> None:
+def test_concurrent_appends_all_succeed(nightly: Nightly) -> None:
     Warehouse(nightly.root).ensure_id()
     jobs = [f"job-{n}" for n in range(12)]
     with ThreadPoolExecutor(6) as pool:
@@ -145,7 +145,7 @@ def test_jobs_that_append_at_the_same_time_all_append(nightly: Nightly) -> None:
     assert sorted(nightly.files) == sorted(jobs)
 
 
-def test_partition_overwrite_replaces_the_partitions_that_it_names(nightly: Nightly) -> None:
+def test_partition_overwrite_replaces_its_listed_partitions(nightly: Nightly) -> None:
     nightly.publish("one", BY_DAY, "2013-01-01", "2013-01-02", None)
     nightly.publish("two", BY_DAY, "2013-01-02", "2013-01-03")
     assert nightly.files == ["one 2013-01-01", "one None", "two 2013-01-02", "two 2013-01-03"]
@@ -154,7 +154,7 @@ def test_partition_overwrite_replaces_the_partitions_that_it_names(nightly: Nigh
     assert nightly.files == ["one 2013-01-01", "two 2013-01-02", "two 2013-01-03", "three None"]
 
 
-def test_of_named_partitions_alone_published_rows_go(nightly: Nightly) -> None:
+def test_only_published_rows_of_listed_partitions_are_removed(nightly: Nightly) -> None:
     nightly.publish("one", BY_DAY, "2013-01-01", "2013-01-02", None)
     nightly.publish(
         "two", BY_DAY, "2013-01-01", "2013-01-02", replaces=[{"day": ["2013-01-02", None]}]
@@ -194,7 +194,7 @@ def test_of_named_partitions_alone_published_rows_go(nightly: Nightly) -> None:
         pytest.param("partition_overwrite", 0, 0, ["3"], False, id="a new partition"),
     ],
 )
-def test_a_dataset_that_was_made_from_itself_is_published_only_if_no_job_has_changed_it_since(
+def test_a_dataset_derived_from_itself_is_published_only_without_concurrent_changes(
     nightly: Nightly, mode: Any, base: int, read: int | None, days: list[str], *, refused: bool
 ) -> None:
     nightly.publish("one", BY_DAY, "1", "2")
@@ -213,7 +213,7 @@ def test_a_dataset_that_was_made_from_itself_is_published_only_if_no_job_has_cha
         assert nightly.files == before
 
 
-def test_two_retries_that_take_over_the_same_files_append_rows_outside_once(
+def test_two_retries_that_reuse_the_same_files_append_late_rows_once(
     nightly: Nightly,
 ) -> None:
     nightly.publish("one", BY_DAY, "2013-01-01", "2013-01-02")
@@ -224,7 +224,7 @@ def test_two_retries_that_take_over_the_same_files_append_rows_outside_once(
     assert Warehouse(nightly.root).dataset("flights").rows == 9
 
 
-def test_a_load_replaces_the_late_rows_that_an_earlier_load_of_its_partitions_appended(
+def test_a_load_replaces_late_rows_appended_by_earlier_loads_of_its_partitions(
     nightly: Nightly,
 ) -> None:
     first, second = "2013-01-01", "2013-01-02"
@@ -238,7 +238,7 @@ def test_a_load_replaces_the_late_rows_that_an_earlier_load_of_its_partitions_ap
     assert nightly.files == [f"one {first}", f"other {first}", f"without late rows {second}"]
 
 
-def test_named_partitions_cannot_be_told_where_files_were_parted_in_another_way(
+def test_listed_partitions_need_files_with_the_same_partitioning(
     nightly: Nightly,
 ) -> None:
     nightly.publish("one", OutputSpec())
@@ -249,7 +249,7 @@ def test_named_partitions_cannot_be_told_where_files_were_parted_in_another_way(
     assert result.failed.code == "PARTITION_MISMATCH"
 
 
-def test_a_dataset_whose_last_partition_was_emptied_has_its_columns(nightly: Nightly) -> None:
+def test_a_dataset_with_its_last_partition_emptied_keeps_its_columns(nightly: Nightly) -> None:
     nightly.publish("one", BY_DAY, "2013-01-01")
     named: list[NamedPartitions] = [{"day": ["2013-01-01"]}]
     nightly.publish("two", BY_DAY, "2013-01-01", rows=0, replaces=named)
@@ -267,7 +267,7 @@ def test_a_dataset_whose_last_partition_was_emptied_has_its_columns(nightly: Nig
     )
 
 
-def test_replaced_partitions_are_named_up_to_a_bound_the_shrunk_ones_first(
+def test_replaced_partitions_are_listed_up_to_a_limit_with_shrunk_ones_first(
     nightly: Nightly,
 ) -> None:
     days = [f"2013-01-{n:02}" for n in range(1, 31)]
@@ -293,7 +293,7 @@ def test_replaced_partitions_are_named_up_to_a_bound_the_shrunk_ones_first(
     assert (half.text(), half.shrunk) == ("day=null: 4 → 2 rows", 0)
 
 
-def test_what_members_name_is_found_in_one_look_however_many_they_are() -> None:
+def test_the_partitions_of_any_number_of_members_are_found_in_one_pass() -> None:
     """Of two columns, in any order; with several values; a column that is left out may have any
     value.
     """
@@ -320,7 +320,7 @@ def test_an_output_without_rows_changes_no_partition(nightly: Nightly) -> None:
     assert nightly.files == ["one 2013-01-01"]
 
 
-def test_the_first_output_without_rows_publishes_the_columns(nightly: Nightly) -> None:
+def test_the_first_output_without_rows_publishes_its_columns(nightly: Nightly) -> None:
     nightly.publish("one", APPEND, rows=0)
     assert Warehouse(nightly.root).dataset("flights").schema == FLIGHTS
 
@@ -328,7 +328,7 @@ def test_the_first_output_without_rows_publishes_the_columns(nightly: Nightly) -
     assert nightly.files == ["two 2013-01-01"]
 
 
-def test_an_output_without_rows_may_have_guessed_its_columns(nightly: Nightly) -> None:
+def test_an_output_without_rows_may_have_inferred_columns(nightly: Nightly) -> None:
     nightly.publish("one", APPEND)
     assert (
         nightly.publish("two", APPEND, rows=0, columns=schema("month:void", "flights:void")).failed
@@ -337,7 +337,7 @@ def test_an_output_without_rows_may_have_guessed_its_columns(nightly: Nightly) -
     assert Warehouse(nightly.root).dataset("flights").schema == FLIGHTS
 
 
-def test_two_retries_that_take_over_the_same_files_append_them_once(nightly: Nightly) -> None:
+def test_two_retries_that_reuse_the_same_files_append_them_once(nightly: Nightly) -> None:
     nightly.publish("one", APPEND)
     nightly.publish("two", APPEND)
     assert nightly.again("two", "its-retry", APPEND).rows == {"flights": 0}
@@ -345,7 +345,7 @@ def test_two_retries_that_take_over_the_same_files_append_them_once(nightly: Nig
     assert Warehouse(nightly.root).dataset("flights").rows == 6
 
 
-def test_an_output_that_is_not_parted_overwrites_no_partition(nightly: Nightly) -> None:
+def test_an_unpartitioned_output_overwrites_no_partition(nightly: Nightly) -> None:
     nightly.publish("one", BY_DAY, "2013-01-01")
     nightly.publish("plain", OutputSpec(mode="append"))
     result = nightly.again("plain", "again", BY_DAY)
@@ -353,7 +353,7 @@ def test_an_output_that_is_not_parted_overwrites_no_partition(nightly: Nightly) 
     assert result.failed.code == "PARTITION_MISMATCH"
 
 
-def test_one_published_file_that_is_not_parted_is_enough_to_refuse_an_overwrite(
+def test_one_unpartitioned_published_file_prevents_an_overwrite(
     nightly: Nightly,
 ) -> None:
     """Its rows may be of the partitions that are replaced, wherever it stands among files that are
@@ -369,9 +369,7 @@ def test_one_published_file_that_is_not_parted_is_enough_to_refuse_an_overwrite(
 
 
 @pytest.mark.parametrize("output", [APPEND, BY_DAY])
-def test_other_columns_are_not_put_beside_those_that_are_published(
-    nightly: Nightly, output: OutputSpec
-) -> None:
+def test_appending_different_columns_is_refused(nightly: Nightly, output: OutputSpec) -> None:
     nightly.publish("one", BY_DAY, "2013-01-01")
     result = nightly.publish(
         "two", output, "2013-01-02", columns=schema("month:long", "carrier:string")
@@ -386,7 +384,7 @@ def test_other_columns_are_not_put_beside_those_that_are_published(
     assert entry.kind == "abort", "a frozen publisher must not publish it later"
 
 
-def test_columns_that_differ_in_nulls_alone_are_the_same(nightly: Nightly) -> None:
+def test_columns_that_differ_only_in_nullability_are_equal(nightly: Nightly) -> None:
     nightly.publish("one", APPEND, columns=schema("month:long", nullable=False))
     assert nightly.publish("two", APPEND, columns=schema("month:long")).failed is None
     assert Warehouse(nightly.root).dataset("flights").schema == schema("month:long")
@@ -511,19 +509,19 @@ DELTA = {"format": "delta", "path": "/lake/flights"}
         ),
     ],
 )
-def test_a_mode_that_cannot_be_is_refused_at_submit(written: dict[str, Any], said: str) -> None:
+def test_an_impossible_mode_is_refused_at_submit(written: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError) as found:
         spec(**written)
     assert said in str(found.value)
 
 
-def test_a_spec_keeps_its_outputs() -> None:
+def test_a_stored_spec_keeps_its_outputs() -> None:
     by_day = {"mode": "partition_overwrite", "partition_by": ["day"], "partitions": {"day": ":day"}}
     written = spec(outputs={"flights": by_day}, params={"day": "2013-01-01"})
     assert JobSpec.from_text(written.to_json()).outputs == {"flights": BY_DAY}
 
 
-def test_a_partition_may_be_named_by_a_value_by_several_and_by_parameters() -> None:
+def test_a_partition_is_named_by_one_or_several_values_or_parameters() -> None:
     written = spec(
         params={"days": ["2013-01-01", None]},
         outputs={
@@ -607,7 +605,7 @@ def calls_of(request: PublishRequest) -> int:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("output", [OutputSpec(), APPEND, BY_DAY], ids=lambda output: output.mode)
-def test_publishing_costs_what_is_linear_in_the_number_of_files(
+def test_the_cost_of_publishing_is_linear_in_the_number_of_files(
     staged_files: Path, output: OutputSpec
 ) -> None:
     """Up to three thousand groups with one file each, beside as many that are published: by calls

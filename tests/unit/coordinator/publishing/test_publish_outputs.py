@@ -162,7 +162,7 @@ def test_all_outputs_of_a_job_appear_in_one_entry(root: str) -> None:
     assert sorted(Warehouse(root).state()) == ["carriers", "months"]
 
 
-def test_an_entry_says_what_its_outputs_were_made_from_and_by(root: str) -> None:
+def test_an_entry_records_the_inputs_and_the_job_of_its_outputs(root: str) -> None:
     job = Job(root)
     job.stage("by_month", ordinal=0, reads={"flights": [3], "planes": [1]}, code="shop:1", months=1)
     job.stage("by_month", ordinal=1, reads={"flights": [2]}, code="shop:2", months=1)
@@ -173,7 +173,7 @@ def test_an_entry_says_what_its_outputs_were_made_from_and_by(root: str) -> None
     assert change.steps == {"by_month": "shop:1, shop:2"}
 
 
-def test_a_version_lists_only_what_led_to_its_own_dataset(root: str) -> None:
+def test_a_version_lists_only_the_lineage_of_its_own_dataset(root: str) -> None:
     job = Job(root)
     job.stage("clean", reads={"flights": [3], "absent": [0]}, code="shop:1", flights=10)
     job.stage("report", reads={"flights": [3], "prices": [2]}, code="shop:2", report=10)
@@ -188,7 +188,7 @@ def test_a_version_lists_only_what_led_to_its_own_dataset(root: str) -> None:
     }
 
 
-def test_the_next_job_replaces_what_it_makes_and_leaves_the_rest(root: str) -> None:
+def test_the_next_job_replaces_only_its_own_datasets(root: str) -> None:
     two_outputs(root, "job-1").publish()
     second = Job(root, "job-2")
     second.stage("by_month", rows=9, months=20)
@@ -201,7 +201,7 @@ def test_the_next_job_replaces_what_it_makes_and_leaves_the_rest(root: str) -> N
     assert (state["carriers"].job, state["months"].job) == ("job-1", "job-2")
 
 
-def test_the_members_of_a_fork_make_one_dataset(root: str) -> None:
+def test_the_members_of_a_fork_form_one_dataset(root: str) -> None:
     job = Job(root)
     for month in (1, 2, 3):
         job.stage("by_month", rows=month, ordinal=month, months=10)
@@ -210,7 +210,7 @@ def test_the_members_of_a_fork_make_one_dataset(root: str) -> None:
     assert [f.rows for f in Warehouse(root).dataset("months").files] == [1, 2, 3]
 
 
-def test_members_that_differ_only_in_where_nulls_may_be_agree(root: str) -> None:
+def test_members_that_differ_only_in_nullability_are_compatible(root: str) -> None:
     job = Job(root)
     job.stage("by_month", ordinal=0, columns=schema("month:long", nullable=False), months=10)
     job.stage("by_month", ordinal=1, columns=schema("month:long"), months=10)
@@ -220,14 +220,14 @@ def test_members_that_differ_only_in_where_nulls_may_be_agree(root: str) -> None
     assert json.loads(Warehouse(root).state()["months"].schema) == json.loads(schema("month:long"))
 
 
-def test_by_default_only_the_groups_that_publish_are_published(root: str) -> None:
+def test_by_default_only_final_groups_are_published(root: str) -> None:
     job = Job(root)
     job.stage("clean", flights=10)
     job.stage("report", report=10)
     assert job.publish(by={"report"}) == PublishResult(version=1, rows={"report": 3})
 
 
-def test_a_wanted_output_is_published_from_whichever_group_made_it(root: str) -> None:
+def test_a_requested_output_is_published_from_any_group(root: str) -> None:
     job = Job(root)
     job.stage("clean", flights=10, rejected=10)
     job.stage("report", report=10)
@@ -240,9 +240,7 @@ def test_a_wanted_output_is_published_from_whichever_group_made_it(root: str) ->
 
 
 @pytest.mark.parametrize("wanted", [None, ()])
-def test_a_job_with_nothing_to_publish_writes_no_entry(
-    root: str, wanted: tuple[str, ...] | None
-) -> None:
+def test_a_job_without_outputs_writes_no_entry(root: str, wanted: tuple[str, ...] | None) -> None:
     job = Job(root)
     job.stage("check")
     assert job.publish(wanted=wanted) == PublishResult()
@@ -306,7 +304,7 @@ def emptied(job: Job) -> PublishResult:
         ),
     ],
 )
-def test_what_cannot_be_published_says_why_and_shows_readers_nothing(
+def test_an_unpublishable_output_gives_a_reason_and_stays_invisible(
     root: str, case: Callable[[Job], PublishResult], code: str, says: str
 ) -> None:
     failed = case(Job(root)).failed
@@ -316,7 +314,7 @@ def test_what_cannot_be_published_says_why_and_shows_readers_nothing(
     assert Warehouse(root).state() == {}
 
 
-def test_a_failure_is_final_and_the_same_on_every_repeat(root: str) -> None:
+def test_a_failure_is_final_and_repeats_give_the_same_failure(root: str) -> None:
     job = Job(root)
     first = unmarked(job)
     assert first.failed is not None
@@ -330,7 +328,7 @@ def test_a_failure_is_final_and_the_same_on_every_repeat(root: str) -> None:
     assert Warehouse(root).head() == 1
 
 
-def test_another_warehouse_in_its_place_is_refused(root: str, tmp_path: Path) -> None:
+def test_a_replaced_warehouse_is_refused(root: str, tmp_path: Path) -> None:
     job = two_outputs(root, "job-1")
     request = job.request()
     with pytest.raises(WarehouseMismatch, match=request.warehouse_id):
@@ -364,7 +362,7 @@ class Mount:
         (Job.abort, Point.BEFORE_ENTRY),
     ],
 )
-def test_a_warehouse_that_goes_away_while_it_is_published_to_is_no_failure_and_nothing_is_made_there(
+def test_a_warehouse_that_disappears_during_a_publish_is_not_a_failure_or_recreated(
     root: str, act: Callable[[Job], PublishResult], at: Point
 ) -> None:
     job, warehouse = two_outputs(root, "job-1"), Mount(root)
@@ -382,7 +380,7 @@ def test_a_warehouse_that_goes_away_while_it_is_published_to_is_no_failure_and_n
     assert Warehouse(root).head() == 1
 
 
-def test_a_warehouse_that_was_away_for_one_look_fails_nothing(
+def test_a_warehouse_missing_for_one_check_fails_nothing(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, warehouse, looks = two_outputs(root, "job-1"), Mount(root), []
@@ -403,7 +401,7 @@ def test_a_warehouse_that_was_away_for_one_look_fails_nothing(
 # Once
 
 
-def test_a_publish_that_is_repeated_publishes_once(root: str) -> None:
+def test_a_repeated_publish_publishes_once(root: str) -> None:
     job = two_outputs(root, "job-1")
     first = job.publish()
     two_outputs(root, "job-2").publish()
@@ -416,7 +414,7 @@ def test_a_publish_that_is_repeated_publishes_once(root: str) -> None:
     )
 
 
-def test_a_repeat_adopts_even_when_the_staging_is_swept(root: str) -> None:
+def test_a_repeated_publish_finds_its_entry_after_the_staging_was_swept(root: str) -> None:
     job = two_outputs(root, "job-1")
     job.publish()
     for (staging,) in job.sources.values():
@@ -425,7 +423,7 @@ def test_a_repeat_adopts_even_when_the_staging_is_swept(root: str) -> None:
 
 
 @pytest.mark.parametrize("base", [0, 1, 3])
-def test_an_own_entry_is_found_from_any_base_below_it(root: str, base: int) -> None:
+def test_an_own_entry_is_found_from_any_earlier_base(root: str, base: int) -> None:
     for other in "abc":
         two_outputs(root, f"other-{other}").publish()
     job = two_outputs(root, "job-1")
@@ -437,13 +435,13 @@ def test_an_own_entry_is_found_from_any_base_below_it(root: str, base: int) -> N
     assert Warehouse(root).head() == 6
 
 
-def test_a_warehouse_restored_from_an_older_copy_is_not_published_to_blindly(root: str) -> None:
+def test_publishing_to_a_warehouse_restored_from_an_old_copy_is_refused(root: str) -> None:
     with pytest.raises(LogBroken, match="older copy"):
         two_outputs(root, "job-1").publish(base=3)
     assert Warehouse(root).head() == 0
 
 
-def test_the_batches_of_a_streaming_job_are_packages_of_their_own(root: str) -> None:
+def test_each_batch_of_a_streaming_job_is_a_package(root: str) -> None:
     for batch in (0, 1, 1):
         job = two_outputs(root, "job-1")
         job.publish_id = f"job-1/1/{batch}"
@@ -464,7 +462,7 @@ def publish_many(root: str, name: str, count: int) -> list[int | None]:
 
 
 @pytest.mark.variant
-def test_publishers_of_many_processes_all_publish_whole_and_replace_what_stood_before(
+def test_publishers_in_many_processes_publish_complete_packages(
     root: str,
 ) -> None:
     Warehouse(root).ensure_id()
@@ -486,7 +484,7 @@ def test_publishers_of_many_processes_all_publish_whole_and_replace_what_stood_b
     assert len({state.job for state in warehouse.state().values()}) == 1
 
 
-def test_two_publishers_of_one_slot_both_stand_and_the_later_replaces_the_earlier(
+def test_two_publishers_of_one_entry_both_succeed_and_the_later_wins(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, fast = two_outputs(root, "slow"), two_outputs(root, "fast")
@@ -528,7 +526,7 @@ def test_a_frozen_publisher_that_thaws_after_the_abort_changes_nothing(
     assert Warehouse(root).state() == {}
 
 
-def test_a_frozen_publisher_meets_its_abort_also_when_others_took_its_slot(
+def test_a_frozen_publisher_finds_its_abort_after_others_took_its_entry(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, other = two_outputs(root, "job-1"), two_outputs(root, "other")
@@ -539,7 +537,7 @@ def test_a_frozen_publisher_meets_its_abort_also_when_others_took_its_slot(
     assert Warehouse(root).state()["months"].job == "other"
 
 
-def test_an_abort_that_comes_too_late_says_what_was_published(
+def test_an_abort_that_is_too_late_reports_the_published_entry(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = two_outputs(root, "job-1")
@@ -550,7 +548,7 @@ def test_an_abort_that_comes_too_late_says_what_was_published(
     assert Warehouse(root).head() == 1
 
 
-def test_a_publish_that_failed_cannot_be_completed_by_a_frozen_publisher(
+def test_a_frozen_publisher_cannot_complete_a_failed_publish(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One coordinator has read the markers and freezes; they vanish; another one calls the job
@@ -570,7 +568,7 @@ def test_a_publish_that_failed_cannot_be_completed_by_a_frozen_publisher(
     assert Warehouse(root).head() == 1
 
 
-def test_abort_and_publish_in_a_race_leave_exactly_one(root: str) -> None:
+def test_exactly_one_of_a_racing_abort_and_publish_succeeds(root: str) -> None:
     kinds = set()
     with ThreadPoolExecutor(4) as pool:
         for round_ in range(40):
@@ -638,7 +636,7 @@ REAL_OPEN = os.open
 
 @pytest.mark.claim("All outputs of a job become visible together, or none of them.")
 @pytest.mark.parametrize("after", [False, True], ids=["before the call", "after the call"])
-def test_killed_at_every_point_of_publishing_readers_see_all_of_the_old_or_all_of_the_new(
+def test_readers_see_all_old_or_all_new_data_when_a_publisher_is_killed(
     root: str, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -688,7 +686,7 @@ while True:
 
 @pytest.mark.claim("All outputs of a job become visible together, or none of them.")
 @pytest.mark.variant
-def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole(root: str) -> None:
+def test_randomly_killed_publishers_publish_each_complete_package_once(root: str) -> None:
     Warehouse(root).ensure_id()
     chance, next_ = random.Random(7), 0
     for _ in range(5):
@@ -720,7 +718,7 @@ def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole
     assert next_ <= len(ids) <= next_ + 1
 
 
-def test_the_codes_of_a_failed_publish_are_the_documented_ones() -> None:
+def test_the_codes_of_a_failed_publish_are_documented() -> None:
     doc, package = PublishFailed.__doc__ or "", unstuck.coordinator.publishing.package
     codes = (
         package.MARKER_GONE,

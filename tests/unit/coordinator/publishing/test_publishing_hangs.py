@@ -57,7 +57,7 @@ def told(job: Job, decision: Decision) -> Explanation:
 
 
 @pytest.mark.parametrize("offices", [1, 2], ids=["one coordinator", "two that take turns"])
-def test_every_try_that_is_promised_is_begun_when_it_was_said_and_no_other_hangs_in_between(
+def test_every_promised_retry_starts_on_time(
     offices: int,
 ) -> None:
     job, decision = publishing()
@@ -100,7 +100,7 @@ def test_every_try_that_is_promised_is_begun_when_it_was_said_and_no_other_hangs
     )
 
 
-def test_what_is_said_while_it_is_tried_while_it_waits_and_while_it_is_tried_again() -> None:
+def test_messages_distinguish_running_waiting_and_retrying_publishes() -> None:
     job, decision = publishing()
     done = job.now
     job.now += 20.0

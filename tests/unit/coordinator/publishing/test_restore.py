@@ -66,7 +66,7 @@ def nightly(tmp_path: Path, client: redis.Redis) -> Restorer:
     return nightly
 
 
-def test_an_older_version_stands_again_and_the_versions_between_can_be_read(
+def test_restoring_an_older_version_keeps_the_versions_between_readable(
     nightly: Restorer,
 ) -> None:
     done = nightly.restore(1, "the second day was cut short")
@@ -85,7 +85,7 @@ def test_an_older_version_stands_again_and_the_versions_between_can_be_read(
     assert nightly.stands == (4, 14)
 
 
-def test_a_version_with_other_columns_stands_again_with_its_own(nightly: Restorer) -> None:
+def test_a_restored_version_has_its_own_columns(nightly: Restorer) -> None:
     nightly.publish("three", OutputSpec(), columns=schema("other:string"))
     nightly.restore(2)
     assert Warehouse(nightly.root).dataset("flights").schema == FLIGHTS
@@ -105,7 +105,7 @@ def test_a_dataset_in_the_requested_state_is_left_unchanged(nightly: Restorer) -
 
 
 @pytest.mark.parametrize("point", [Point.BEFORE_ENTRY, Point.AFTER_ENTRY])
-def test_a_restore_that_dies_is_made_once_when_it_is_asked_again(
+def test_a_repeated_restore_after_a_crash_takes_effect_once(
     nightly: Restorer, point: Point
 ) -> None:
     def die() -> None:
@@ -117,12 +117,12 @@ def test_a_restore_that_dies_is_made_once_when_it_is_asked_again(
     assert (nightly.stands, Warehouse(nightly.root).head()) == ((3, 18), 3)
 
 
-def test_two_restores_at_once_make_one_version(nightly: Restorer) -> None:
+def test_two_concurrent_restores_create_one_version(nightly: Restorer) -> None:
     with armed(Once(lambda: nightly.restore(1), [Point.BEFORE_ENTRY])):
         assert (nightly.restore(1).new, Warehouse(nightly.root).head()) == (False, 3)
 
 
-def test_what_a_job_has_published_meanwhile_is_not_undone(nightly: Restorer) -> None:
+def test_a_concurrent_publish_is_not_undone_by_a_restore(nightly: Restorer) -> None:
     with (
         armed(Once(lambda: nightly.publish("three", BY_DAY, "2013-01-04"), [Point.BEFORE_ENTRY])),
         pytest.raises(
@@ -133,7 +133,7 @@ def test_what_a_job_has_published_meanwhile_is_not_undone(nightly: Restorer) -> 
     assert nightly.stands == (3, 20)
 
 
-def test_another_dataset_may_be_published_meanwhile(nightly: Restorer) -> None:
+def test_another_dataset_may_be_published_during_a_restore(nightly: Restorer) -> None:
     other = Nightly(nightly.root)
     with armed(
         Once(lambda: other.publish("three", OutputSpec(), dataset="others"), [Point.BEFORE_ENTRY])
@@ -142,7 +142,9 @@ def test_another_dataset_may_be_published_meanwhile(nightly: Restorer) -> None:
 
 
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["later", "meanwhile"])
-def test_no_vacuum_removes_what_is_restored(nightly: Restorer, meanwhile: bool) -> None:
+def test_a_vacuum_removes_nothing_that_is_being_restored(
+    nightly: Restorer, meanwhile: bool
+) -> None:
     """Not one that comes between the look at the files and the entry, and not a later one."""
     if meanwhile:
         with armed(Once(nightly.vacuum, [Point.BEFORE_ENTRY])):
@@ -156,7 +158,7 @@ def test_no_vacuum_removes_what_is_restored(nightly: Restorer, meanwhile: bool) 
     assert nightly.there == ["one", "one", "three"], "what only the versions between had is gone"
 
 
-def test_a_version_that_a_vacuum_has_removed_is_refused_with_its_files(nightly: Restorer) -> None:
+def test_a_version_removed_by_a_vacuum_is_refused_with_its_files(nightly: Restorer) -> None:
     nightly.vacuum()
     with pytest.raises(
         Refused,
@@ -173,7 +175,7 @@ def test_a_version_that_a_vacuum_has_removed_is_refused_with_its_files(nightly: 
     assert nightly.stands == (3, 3)
 
 
-def test_a_hold_of_a_restore_that_died_ends(nightly: Restorer) -> None:
+def test_a_hold_of_a_dead_restore_expires(nightly: Restorer) -> None:
     known = Warehouse(nightly.root).ensure_id()
     with (
         nightly.index.hold("later", known, 1, until=2e9),
@@ -184,7 +186,7 @@ def test_a_hold_of_a_restore_that_died_ends(nightly: Restorer) -> None:
     assert nightly.index.oldest_read(known, 0) is None
 
 
-def test_what_is_no_version_of_the_dataset_is_refused(nightly: Restorer) -> None:
+def test_a_version_of_another_dataset_is_refused(nightly: Restorer) -> None:
     nightly.publish("three", OutputSpec(), dataset="others")
     with pytest.raises(DatasetNotFound, match="no version 9"):
         nightly.restore(9)
@@ -192,7 +194,7 @@ def test_what_is_no_version_of_the_dataset_is_refused(nightly: Restorer) -> None
         restore(Warehouse(nightly.root), nightly.index, "others", 2, by="anna")
 
 
-def test_a_delta_table_is_restored_there(tmp_path: Path, client: redis.Redis) -> None:
+def test_a_delta_table_is_restored_in_its_own_log(tmp_path: Path, client: redis.Redis) -> None:
     lake = DeltaLake(str(tmp_path / "warehouse"), str(tmp_path / "lake/flights"))
     for job, id_ in (("one", 1), ("two", 2)):
         lake.publish(job, lake.spec("replace"), [row(id_)])
@@ -202,7 +204,7 @@ def test_a_delta_table_is_restored_there(tmp_path: Path, client: redis.Redis) ->
         restore(Warehouse(lake.root), StagingIndex(client, Keys()), "flights", 1, by="anna")
 
 
-def test_a_stream_continues_at_its_position(nightly: Restorer) -> None:
+def test_a_restored_stream_continues_at_its_old_position(nightly: Restorer) -> None:
     standing = Checkpoint("_staging/three/load.checkpoint", 1, "/landing", 1, "")
     Warehouse(nightly.root).storage.write_durable(standing.path, b"x")
     nightly.publish("three", APPEND, dataset="events", checkpoint=standing)
@@ -213,7 +215,7 @@ def test_a_stream_continues_at_its_position(nightly: Restorer) -> None:
     assert Warehouse(nightly.root).dataset("events").checkpoint == standing
 
 
-def test_a_version_of_thirty_files_takes_the_place_of_one_of_forty(nightly: Restorer) -> None:
+def test_a_version_of_thirty_files_replaces_one_of_forty(nightly: Restorer) -> None:
     nightly.publish("thirty", OutputSpec(), *(f"2013-01-{n:02d}" for n in range(1, 31)), rows=1)
     nightly.publish("forty", OutputSpec(), *(f"2014-01-{n:02d}" for n in range(1, 41)), rows=1)
     assert nightly.stands == (4, 40)

@@ -29,7 +29,7 @@ LISTING = {
 }
 
 
-def test_attempts_that_count_for_nothing_go_and_logs_and_strangers_stay() -> None:
+def test_useless_attempts_are_removed_and_logs_and_foreign_files_stay() -> None:
     kept = Kept(["_staging/j/clean/2-m-b"])
     assert stale_attempts("j", LISTING, kept) == [
         "_staging/j/clean/1-n-a",
@@ -37,19 +37,19 @@ def test_attempts_that_count_for_nothing_go_and_logs_and_strangers_stay() -> Non
     ]
 
 
-def test_a_folder_of_which_one_file_is_needed_stays() -> None:
+def test_a_folder_with_one_needed_file_stays() -> None:
     kept = Kept(["_staging/j/clean/1-n-a/out/part-0.parquet", "_staging/j/month.0"])
     assert stale_attempts("j", LISTING, kept) == ["_staging/j/clean/2-m-b"]
 
 
-def test_after_the_retention_a_job_that_nothing_names_goes_as_a_whole() -> None:
+def test_an_unreferenced_job_is_removed_completely_after_its_retention() -> None:
     assert expired_staging(
         "j", LISTING, Kept(["_staging/jj/clean/1-n-a", "_staging/other/clean/1-n-a"])
     ) == ["_staging/j"]
     assert expired_staging("j", {}, Kept([])) == []
 
 
-def test_after_the_retention_all_goes_but_what_the_log_names() -> None:
+def test_only_files_referenced_by_the_log_survive_the_retention() -> None:
     kept = Kept(["_staging/j/clean/2-m-b"])
     gone = [f"_staging/j/clean/{name}" for name in LISTING["clean"] if name != "2-m-b"]
     assert expired_staging("j", LISTING, kept) == [
@@ -59,7 +59,7 @@ def test_after_the_retention_all_goes_but_what_the_log_names() -> None:
     ]
 
 
-def test_an_entry_names_the_folders_of_its_files_and_of_its_tokens() -> None:
+def test_an_entry_references_the_folders_of_its_files_and_tokens() -> None:
     added = [DataFile(f"_staging/j/clean/1-n-a/out/part-{n}.parquet", 1, 1) for n in range(2)]
     adopted = DataFile("_staging/older/clean/1-n-z/out/part-0.parquet", 1, 1)
     outside = DataFile("imported/part-0.parquet", 1, 1)
@@ -80,12 +80,12 @@ def test_an_entry_names_the_folders_of_its_files_and_of_its_tokens() -> None:
 
 
 @pytest.mark.parametrize("job", ["", ".", "..", "a/b", "*"])
-def test_what_is_no_job_has_no_folder(job: str) -> None:
+def test_an_invalid_job_id_has_no_folder(job: str) -> None:
     with pytest.raises(ValueError, match="not a job id"):
         folder_of(job)
 
 
-def test_nothing_that_is_removed_ever_touches_what_is_kept_or_another_job() -> None:
+def test_removals_never_touch_kept_files_or_another_job() -> None:
     for seed in range(200):
         rng = random.Random(seed)
         names = [f"{n}-n-{c}{end}" for n in (1, 2) for c in "ab" for end in ("", ".log")]

@@ -44,7 +44,7 @@ def lake(
         yield lake
 
 
-def test_named_partitions_are_replaced_and_one_without_rows_is_emptied(lake: Lake) -> None:
+def test_listed_partitions_are_replaced_and_one_without_rows_is_emptied(lake: Lake) -> None:
     by_day = lake.spec("partition_overwrite", partition_by=("day",))
     lake.publish("one", by_day, [row(1, ONE), row(2, TWO), row(3, None)])
     request = lake.stage("two", by_day, [row(4, TWO)], replaces=[{"day": ["2013-01-02", None]}])
@@ -80,7 +80,7 @@ def nested_type(value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("value", "code"), [("string", None), ("void", "SCHEMA_MISMATCH"), ("x", "SCHEMA_MISMATCH")]
 )
-def test_nested_columns_are_published_unless_the_format_lacks_the_type_of_a_part(
+def test_nested_columns_are_published_unless_the_format_lacks_a_type(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, value: str, code: str | None
 ) -> None:
     monkeypatch.setitem(COLUMNS, "parts", (NESTED_COLUMN, nested_type(value)))
@@ -94,7 +94,7 @@ def test_nested_columns_are_published_unless_the_format_lacks_the_type_of_a_part
         assert f"{lake.spec('append').table_format.title} has no such type: parts" in failed.text
 
 
-def test_append_makes_the_table_and_appends_once(lake: Lake) -> None:
+def test_append_creates_the_table_and_appends_once(lake: Lake) -> None:
     append = lake.spec("append")
     assert lake.publish("one", append, [row(1), row(2)]).version == 1
     request = lake.stage("two", append, [row(3)])
@@ -109,7 +109,7 @@ def test_append_makes_the_table_and_appends_once(lake: Lake) -> None:
     [("append", [7, 8]), ("replace", [8]), ("merge", [7, 8])],
     ids=["append", "replace", "merge"],
 )
-def test_rejected_rows_are_a_dataset_of_the_warehouse(
+def test_rejected_rows_stay_a_dataset_of_the_warehouse(
     lake: Lake, mode: str, kept: list[int]
 ) -> None:
     output = lake.spec(mode, keys=("id",) if mode == "merge" else ())
@@ -127,9 +127,7 @@ def test_rejected_rows_are_a_dataset_of_the_warehouse(
 
 @pytest.mark.variant
 @pytest.mark.parametrize("mode", ["append", "replace", "partition_overwrite"])
-def test_two_retries_that_take_over_the_same_files_write_their_rows_once(
-    lake: Lake, mode: str
-) -> None:
+def test_two_retries_that_reuse_the_same_files_write_their_rows_once(lake: Lake, mode: str) -> None:
     output = lake.spec(mode, partition_by=("day", "air"))
     lake.publish("before", output, [row(1, TWO)])
     failed = lake.stage("failed", output, [row(2), row(3, ONE, "a b/é%")])
@@ -139,7 +137,7 @@ def test_two_retries_that_take_over_the_same_files_write_their_rows_once(
 
 
 @pytest.mark.variant
-def test_two_retries_append_their_rows_once_also_when_the_table_is_optimized_in_between(
+def test_two_retries_append_rows_once_although_the_table_is_optimized_in_between(
     lake: Lake,
 ) -> None:
     append = lake.spec("append")
@@ -154,7 +152,7 @@ def test_two_retries_append_their_rows_once_also_when_the_table_is_optimized_in_
 
 
 @pytest.mark.variant
-def test_two_retries_append_their_rows_once_also_when_the_dataset_was_replaced_into_another_table_in_between(
+def test_two_retries_append_rows_once_although_the_table_is_replaced_in_between(
     lake: Lake,
 ) -> None:
     append, elsewhere = lake.spec("append"), lake.elsewhere()
@@ -168,7 +166,7 @@ def test_two_retries_append_their_rows_once_also_when_the_dataset_was_replaced_i
     assert (lake.ids, elsewhere.ids) == ([2, 5], [7])
 
 
-def test_replace_leaves_the_new_rows_alone_and_old_versions_of_the_table_stand(lake: Lake) -> None:
+def test_replace_leaves_only_new_rows_and_keeps_old_table_versions(lake: Lake) -> None:
     lake.publish("one", lake.spec("replace"), [row(1), row(2)])
     lake.publish("two", lake.spec("replace"), [row(3)])
 
@@ -179,7 +177,7 @@ def test_replace_leaves_the_new_rows_alone_and_old_versions_of_the_table_stand(l
 
 
 @pytest.mark.parametrize("air", ["UA", None, "a b/é%", "x=1", "q'\"z"])
-def test_partition_overwrite_replaces_what_it_names_by_any_combination_of_columns(
+def test_partition_overwrite_replaces_any_combination_of_partition_values(
     lake: Lake, air: str | None
 ) -> None:
     by = lake.spec("partition_overwrite", partition_by=("day", "air"))
@@ -190,7 +188,7 @@ def test_partition_overwrite_replaces_what_it_names_by_any_combination_of_column
     assert lake.rows == sorted([*kept, row(5, ONE, air), row(6, TWO, "AA")], key=str)
 
 
-def test_partition_overwrite_knows_the_partitions_that_other_writers_made(lake: Lake) -> None:
+def test_partition_overwrite_includes_partitions_of_other_writers(lake: Lake) -> None:
     lake.write([row(1, ONE, "a b/é%"), row(2, TWO, "a b/é%")], ["day", "air"])
 
     by = lake.spec("partition_overwrite", partition_by=("day", "air"))
@@ -198,7 +196,7 @@ def test_partition_overwrite_knows_the_partitions_that_other_writers_made(lake: 
     assert lake.ids == [2, 3]
 
 
-def test_merge_replaces_rows_with_the_same_keys_and_inserts_the_others(lake: Lake) -> None:
+def test_merge_replaces_rows_with_equal_keys_and_inserts_the_others(lake: Lake) -> None:
     merge = lake.spec("merge", keys=("id", "day"))
     lake.publish("one", merge, [row(1), row(2), row(2, TWO)])
     request = lake.stage("two", merge, [row(2, ONE, "DL"), row(9, TWO, "DL")])
@@ -212,7 +210,7 @@ def test_merge_replaces_rows_with_the_same_keys_and_inserts_the_others(lake: Lak
     ("rows", "words"),
     [([row(1), row(1)], "the same in several rows"), ([row(None)], "null in some row")],
 )
-def test_keys_that_do_not_tell_rows_apart_fail_before_anything_is_published(
+def test_duplicate_keys_fail_before_anything_is_published(
     lake: Lake, rows: Rows, words: str
 ) -> None:
     result = lake.publish("one", lake.spec("merge", keys=("id",)), rows)
@@ -223,7 +221,7 @@ def test_keys_that_do_not_tell_rows_apart_fail_before_anything_is_published(
     assert not lake.exists
 
 
-def test_a_table_with_other_columns_or_partitions_fails_before_anything_is_published(
+def test_a_table_with_other_columns_or_partitions_fails_before_the_publish(
     lake: Lake,
 ) -> None:
     lake.publish("one", lake.spec("append"), [row(1)])
@@ -245,7 +243,7 @@ def test_a_table_with_other_columns_or_partitions_fails_before_anything_is_publi
     [((), "", "PARTITION_MISMATCH"), (("day",), "more", "SCHEMA_MISMATCH"), (("day",), "", None)],
 )
 @pytest.mark.parametrize("dies", ["before its slot is known", "before its table is made", "never"])
-def test_a_job_that_comes_first_after_the_check_is_seen(
+def test_a_job_that_publishes_after_the_check_is_detected(
     lake: Lake,
     monkeypatch: pytest.MonkeyPatch,
     dies: str,
@@ -275,7 +273,7 @@ def test_a_job_that_comes_first_after_the_check_is_seen(
     assert lake.ids == ([1] if code else [1, 2])
 
 
-def test_a_table_that_somebody_changes_after_the_entry_gets_no_rows_with_other_columns(
+def test_a_table_changed_after_the_entry_gets_no_rows_with_other_columns(
     lake: Lake,
 ) -> None:
     lake.publish("one", lake.spec("append"), [row(1)])
@@ -295,7 +293,7 @@ def test_a_table_that_somebody_changes_after_the_entry_gets_no_rows_with_other_c
 @pytest.mark.variant
 @pytest.mark.parametrize("mode", ["append", "replace", "partition_overwrite", "merge"])
 @pytest.mark.parametrize("point", [Point.AFTER_ENTRY, Point.BEFORE_TABLE, Point.AFTER_TABLE])
-def test_a_publisher_that_dies_is_followed_and_the_table_has_one_commit(
+def test_a_dead_publisher_is_replaced_and_the_table_has_one_commit(
     lake: Lake, mode: str, point: Point
 ) -> None:
     more = {"keys": ("id",)} if mode == "merge" else {"partition_by": ("day",)}
@@ -317,7 +315,7 @@ def test_a_publisher_that_dies_is_followed_and_the_table_has_one_commit(
     )
 
 
-def test_a_cancel_that_comes_after_the_slot_writes_the_table_too(lake: Lake) -> None:
+def test_a_cancel_after_the_log_entry_still_writes_the_table(lake: Lake) -> None:
     request = lake.stage("one", lake.spec("append"), [row(1)])
     with armed(Death([Point.BEFORE_TABLE])), pytest.raises(Died):
         publish(request)
@@ -325,7 +323,7 @@ def test_a_cancel_that_comes_after_the_slot_writes_the_table_too(lake: Lake) -> 
     assert lake.ids == [1]
 
 
-def test_entries_are_written_in_the_order_of_the_log_whoever_comes_first(lake: Lake) -> None:
+def test_entries_are_written_to_the_table_in_log_order(lake: Lake) -> None:
     late = lake.stage("one", lake.spec("replace"), [row(1)])
     with armed(Death([Point.BEFORE_TABLE])), pytest.raises(Died):
         publish(late)
@@ -336,7 +334,7 @@ def test_entries_are_written_in_the_order_of_the_log_whoever_comes_first(lake: L
     assert lake.arrow(1)["id"].to_pylist() == [1]
 
 
-def test_two_publishers_at_once_make_one_commit_for_each_job(lake: Lake) -> None:
+def test_two_concurrent_publishers_make_one_commit_per_job(lake: Lake) -> None:
     requests = [lake.stage(f"job{i}", lake.spec("append"), [row(i)]) for i in range(4)]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(publish, [*requests, *requests]))
@@ -347,7 +345,7 @@ def test_two_publishers_at_once_make_one_commit_for_each_job(lake: Lake) -> None
 
 @pytest.mark.variant
 @pytest.mark.parametrize("mode", ["append", "replace", "merge"])
-def test_a_writer_from_outside_that_comes_between_is_seen(lake: Lake, mode: str) -> None:
+def test_a_concurrent_external_writer_is_detected(lake: Lake, mode: str) -> None:
     output = lake.spec(mode, **({"keys": ("id",)} if mode == "merge" else {}))
     lake.publish("one", output, [row(1)])
     came: list[Point] = []
@@ -365,7 +363,7 @@ def test_a_writer_from_outside_that_comes_between_is_seen(lake: Lake, mode: str)
     assert lake.commits == 3
 
 
-def test_the_log_names_the_table_and_a_vacuum_takes_staged_files_alone(lake: Lake) -> None:
+def test_the_log_names_the_table_and_a_vacuum_removes_only_staged_files(lake: Lake) -> None:
     lake.publish("one", lake.spec("append"), [row(1)])
     lake.publish("two", lake.spec("append"), [row(2)])
     place = Warehouse(lake.root)
@@ -383,7 +381,7 @@ def test_the_log_names_the_table_and_a_vacuum_takes_staged_files_alone(lake: Lak
     assert lake.ids == [1, 2, 3]
 
 
-def test_a_vacuum_leaves_what_a_table_still_lacks(lake: Lake) -> None:
+def test_a_vacuum_keeps_files_not_yet_in_the_table(lake: Lake) -> None:
     request = lake.stage("one", lake.spec("append"), [row(1)])
     with armed(Death([Point.BEFORE_TABLE])), pytest.raises(Died):
         publish(request)
@@ -392,7 +390,7 @@ def test_a_vacuum_leaves_what_a_table_still_lacks(lake: Lake) -> None:
     assert lake.ids == [1]
 
 
-def test_a_warehouse_that_was_restored_from_an_older_copy_does_not_pass_over_a_publish(
+def test_a_warehouse_restored_from_an_old_copy_skips_no_publish(
     lake: Lake,
 ) -> None:
     lake.publish("one", lake.spec("append"), [row(1)])
@@ -406,7 +404,7 @@ def test_a_warehouse_that_was_restored_from_an_older_copy_does_not_pass_over_a_p
     assert "restored from an older copy" in failed.text
 
 
-def test_a_dataset_of_the_warehouse_becomes_a_table_only_by_replace(lake: Lake) -> None:
+def test_only_replace_turns_a_warehouse_dataset_into_a_table(lake: Lake) -> None:
     lake.publish("one", OutputSpec(), [row(1)])
     failed = lake.publish("two", lake.spec("append"), [row(2)]).failed
     assert failed is not None
@@ -417,7 +415,7 @@ def test_a_dataset_of_the_warehouse_becomes_a_table_only_by_replace(lake: Lake) 
     assert len(published_files(lake.root, "flights")) == 1
 
 
-def test_a_job_that_reads_a_table_as_a_published_dataset_is_told_and_never_finds_it_empty(
+def test_reading_a_table_as_a_published_dataset_is_refused_and_never_empty(
     lake: Lake,
 ) -> None:
     lake.publish("one", lake.spec("append"), [row(1)])

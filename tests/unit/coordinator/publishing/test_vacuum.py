@@ -41,7 +41,7 @@ def clean(
     return vacuum(Warehouse(nightly.root), keep=keep, before=before, **more)
 
 
-def test_files_that_only_old_versions_have_go(nightly: Nightly) -> None:
+def test_files_used_only_by_old_versions_are_removed(nightly: Nightly) -> None:
     for job in ("one", "two", "three"):
         nightly.publish(job, OutputSpec())
 
@@ -51,7 +51,7 @@ def test_files_that_only_old_versions_have_go(nightly: Nightly) -> None:
     assert files_of(nightly) == ["three"]
 
 
-def test_the_old_files_of_every_dataset_of_an_entry_go(nightly: Nightly) -> None:
+def test_old_files_of_every_dataset_of_an_entry_are_removed(nightly: Nightly) -> None:
     # Given two versions, each of which published a second dataset beside the first
     for number, job in enumerate(("one", "two"), 1):
         nightly.publish(job, OutputSpec())
@@ -74,7 +74,7 @@ def test_the_old_files_of_every_dataset_of_an_entry_go(nightly: Nightly) -> None
 @pytest.mark.parametrize(
     "alias", ["_staging/./two", "_staging//two", "_staging/one/../two", "_staging/two/."]
 )
-def test_a_live_file_under_another_spelling_in_the_log_is_not_removed(
+def test_a_live_file_with_another_spelling_in_the_log_is_not_removed(
     nightly: Nightly, alias: str
 ) -> None:
     # Given a log edited by hand, in which an old entry took out a file that is live
@@ -91,9 +91,7 @@ def test_a_live_file_under_another_spelling_in_the_log_is_not_removed(
     assert files_of(nightly) == ["one", "two"]
 
 
-def test_a_link_that_leads_out_of_the_warehouse_is_not_followed(
-    nightly: Nightly, tmp_path: Path
-) -> None:
+def test_a_link_out_of_the_warehouse_is_not_followed(nightly: Nightly, tmp_path: Path) -> None:
     # Given the folder of an old version, which somebody has replaced by a link to a precious one
     for job in ("one", "two"):
         nightly.publish(job, OutputSpec())
@@ -106,7 +104,7 @@ def test_a_link_that_leads_out_of_the_warehouse_is_not_followed(
     assert len(list(precious.rglob("*.parquet"))) == 1
 
 
-def test_twelve_versions_are_kept_where_twelve_are_asked_for(nightly: Nightly) -> None:
+def test_the_requested_twelve_versions_are_kept(nightly: Nightly) -> None:
     jobs = [f"job{n:02d}" for n in range(15)]
     for job in jobs:
         nightly.publish(job, OutputSpec())
@@ -114,7 +112,7 @@ def test_twelve_versions_are_kept_where_twelve_are_asked_for(nightly: Nightly) -
     assert files_of(nightly) == jobs[3:]
 
 
-def test_what_was_appended_stays(nightly: Nightly) -> None:
+def test_appended_files_stay(nightly: Nightly) -> None:
     for job in ("one", "two", "three"):
         nightly.publish(job, APPEND)
 
@@ -134,7 +132,7 @@ def test_unreplaced_partitions_stay(nightly: Nightly) -> None:
     )
 
 
-def test_a_version_that_was_the_newest_since_then_stays(nightly: Nightly) -> None:
+def test_a_recently_newest_version_stays(nightly: Nightly) -> None:
     for job in ("one", "two", "three"):
         nightly.publish(job, OutputSpec())
 
@@ -142,7 +140,7 @@ def test_a_version_that_was_the_newest_since_then_stays(nightly: Nightly) -> Non
     assert files_of(nightly) == ["one", "three", "two"]
 
 
-def test_a_job_that_found_the_warehouse_empty_still_finds_it_empty(nightly: Nightly) -> None:
+def test_a_job_that_started_with_an_empty_warehouse_still_reads_it_empty(nightly: Nightly) -> None:
     """Such as the first one of a stream, which waits while others publish."""
     for job in ("one", "two"):
         nightly.publish(job, OutputSpec())
@@ -153,7 +151,7 @@ def test_a_job_that_found_the_warehouse_empty_still_finds_it_empty(nightly: Nigh
     assert published.changed([Read("flights", 0, 0)]) == ""
 
 
-def test_a_job_that_is_stored_before_the_vacuum_is_counted_keeps_its_version(
+def test_a_job_stored_before_the_vacuum_counts_keeps_its_version(
     nightly: Nightly,
 ) -> None:
     for job in ("one", "two", "three"):
@@ -179,7 +177,7 @@ def test_a_job_that_is_stored_before_the_vacuum_is_counted_keeps_its_version(
         PublishedDatasets(log, base=2).read("flights")
 
 
-def test_a_reader_of_an_old_version_is_told(nightly: Nightly) -> None:
+def test_a_reader_of_a_removed_version_gets_an_error(nightly: Nightly) -> None:
     for job in ("one", "two"):
         nightly.publish(job, OutputSpec())
     clean(nightly)
@@ -201,7 +199,7 @@ def test_a_dry_run_changes_nothing(nightly: Nightly) -> None:
     assert Warehouse(nightly.root).dataset("flights", version=1).job == "one"
 
 
-def test_what_a_job_may_need_stays_until_it_does_not(nightly: Nightly) -> None:
+def test_files_an_open_job_may_need_stay_until_it_ends(nightly: Nightly) -> None:
     for job in ("one", "two", "three"):
         nightly.publish(job, OutputSpec())
 
@@ -214,9 +212,7 @@ def test_what_a_job_may_need_stays_until_it_does_not(nightly: Nightly) -> None:
 
 
 @pytest.mark.parametrize(("keep", "stay"), [(1, ["one"]), (2, ["one", "two"])])
-def test_a_file_that_was_published_again_stays(
-    nightly: Nightly, keep: int, stay: list[str]
-) -> None:
+def test_a_republished_file_stays(nightly: Nightly, keep: int, stay: list[str]) -> None:
     """Two retries of one job publish what it had made, one after the other, with another job in
     between.
     """
@@ -237,7 +233,7 @@ def test_a_file_that_was_published_again_stays(
     assert files_of(nightly) == stay
 
 
-def test_a_vacuum_that_would_keep_more_finishes_one_that_died(nightly: Nightly) -> None:
+def test_a_vacuum_that_keeps_more_finishes_an_interrupted_one(nightly: Nightly) -> None:
     for job in ("one", "two", "three", "four"):
         nightly.publish(job, OutputSpec())
     assert clean(nightly, needed=lambda path: "/two/" in path) == Vacuumed(
@@ -273,7 +269,7 @@ WRITES = [(Warehouse, "keep_from"), *[(Files, "remove_file")] * 3, (Warehouse, "
     "nth", range(len(WRITES)), ids=[f"{n} {name}" for n, (_, name) in enumerate(WRITES)]
 )
 @pytest.mark.parametrize("place", ["a folder", "S3"])
-def test_a_vacuum_that_dies_anywhere_is_finished_by_the_next_one(
+def test_the_next_vacuum_finishes_one_that_died_anywhere(
     request: pytest.FixtureRequest, tmp_path: Path, place: str, nth: int, after: bool
 ) -> None:
     nightly = Nightly(
@@ -341,7 +337,7 @@ def test_an_empty_warehouse_has_nothing_to_remove(nightly: Nightly) -> None:
     assert clean(nightly) == Vacuumed(0, 0, 0, 0)
 
 
-def test_what_an_open_job_reads_stays_until_it_has_ended(nightly: Nightly) -> None:
+def test_versions_read_by_an_open_job_stay_until_it_ends(nightly: Nightly) -> None:
     for job in ("one", "two", "three"):
         nightly.publish(job, OutputSpec())
 

@@ -9,7 +9,7 @@ import pytest
 from unstuck.coordinator.reconcile.bootsteps import hide_from_log
 
 
-def test_only_the_sweeps_task_at_info_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_info_messages_of_the_sweep_task_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     hide_from_log("unstuck.sweep")
     log = logging.getLogger("celery.app.trace")
     with caplog.at_level(logging.INFO, "celery.app.trace"):

@@ -46,7 +46,7 @@ class _Stream:
     ],
     ids=["two outcomes", "one outcome", "nothing", "two claims and an outcome"],
 )
-def test_after_a_batch_of_several_outcomes_the_consumer_waits_for_more(
+def test_the_consumer_waits_for_more_after_a_batch_of_several_outcomes(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, kinds: list[str], lingers: bool
 ) -> None:
     batch = [StreamEntry(f"{n}-0", {"kind": kind}) for n, kind in enumerate(kinds)]
@@ -73,7 +73,7 @@ def test_after_a_batch_of_several_outcomes_the_consumer_waits_for_more(
     assert batch in read
 
 
-def test_a_claim_and_its_outcome_within_a_moment_are_one_commit_with_both_events(
+def test_a_claim_and_an_immediate_outcome_are_one_commit_with_both_events(
     make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
@@ -112,7 +112,7 @@ def test_a_claim_and_its_outcome_within_a_moment_are_one_commit_with_both_events
     assert [event["kind"] for event in commits[1].events] == ["RUNNING"]
 
 
-def test_successes_wait_together_while_runners_have_enough_to_take_and_nothing_else_does(
+def test_only_successes_are_batched_while_runners_have_enough_work(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     now = [1000.0]

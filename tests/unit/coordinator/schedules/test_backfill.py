@@ -128,7 +128,7 @@ class Play:
 
 
 @pytest.mark.parametrize(("backwards", "order"), [(False, [-3, -2, -1]), (True, [-1, -2, -3])])
-def test_its_ticks_are_run_one_after_the_other_under_their_keys(
+def test_ticks_of_a_backfill_run_one_after_the_other_under_their_keys(
     backwards: bool, order: list[int]
 ) -> None:
     play = Play()
@@ -146,7 +146,7 @@ def test_its_ticks_are_run_one_after_the_other_under_their_keys(
     assert [event["kind"] for event in play.events][-1] == "BACKFILL_ENDED"
 
 
-def test_at_most_so_many_runs_go_on_as_were_asked_for_and_more_can_be_asked_for_later() -> None:
+def test_the_number_of_parallel_runs_is_limited_and_can_be_raised() -> None:
     play = Play()
     play.give(parallel=2)
     assert play.decide() == [key(-5), key(-4)]
@@ -155,7 +155,7 @@ def test_at_most_so_many_runs_go_on_as_were_asked_for_and_more_can_be_asked_for_
     assert play.decide() == [key(-5), key(-4), key(-3)]
 
 
-def test_the_runs_of_the_clock_go_on_beside_it_and_only_ticks_that_have_come_are_run() -> None:
+def test_clock_runs_continue_beside_a_backfill_and_only_past_ticks_run() -> None:
     play = Play()
     play.give(-2, 10, parallel=2)
     assert play.backfill.total == 3  # the tick of T0 among them
@@ -171,7 +171,7 @@ def test_the_runs_of_the_clock_go_on_beside_it_and_only_ticks_that_have_come_are
 @pytest.mark.parametrize(
     "policy", [{"every": "1h"}, {"cron": "0 * * * *", "zone": "UTC"}], ids=["every", "cron"]
 )
-def test_every_tick_is_run_again_in_the_given_order_however_many_go_on_at_once(
+def test_every_tick_reruns_in_the_given_order_with_any_parallelism(
     backwards: bool, parallel: int, policy: dict[str, Any]
 ) -> None:
     play = Play(made(**policy))
@@ -195,7 +195,7 @@ def test_every_tick_is_run_again_in_the_given_order_however_many_go_on_at_once(
         ("all", [key(-3, 3), key(-2, 4), key(-1)], "3 of 3 ticks are done"),
     ],
 )
-def test_the_outcome_of_the_current_run_says_whether_a_tick_is_run_again(
+def test_the_outcome_of_the_current_run_decides_whether_a_tick_reruns(
     redo: Redo, begun: list[str], progress: str
 ) -> None:
     play = Play()
@@ -211,14 +211,14 @@ def test_the_outcome_of_the_current_run_says_whether_a_tick_is_run_again(
     assert all(event["kind"] != "RUN_STANDS" for event in play.events)
 
 
-def test_a_tick_that_the_clock_runs_is_left_to_the_clock() -> None:
+def test_a_tick_run_by_the_clock_is_left_to_the_clock() -> None:
     play = Play(replace(made(), runs=(Run(T0),)))
     play.give(-1, 0, backwards=True)
     assert play.decide() == [key(-1)]
     assert [run.job for run in play.record.runs] == [key(0)]
 
 
-def test_a_backfill_is_failed_once_however_many_of_its_runs_fail() -> None:
+def test_a_backfill_fails_once_for_any_number_of_failed_runs() -> None:
     play = Play(made(every="1h", retry={"max": 0}))
     play.give(-3, -1, parallel=3)
     play.decide()
@@ -230,7 +230,7 @@ def test_a_backfill_is_failed_once_however_many_of_its_runs_fail() -> None:
     assert [event["kind"] for event in play.events].count("BACKFILL_FAILED") == 1
 
 
-def test_a_stop_after_its_last_run_has_ended_does_not_cancel_it() -> None:
+def test_a_stop_after_the_last_run_does_not_cancel_the_backfill() -> None:
     play = Play()
     play.give(-1, -1)
     (run,) = play.decide()
@@ -240,7 +240,7 @@ def test_a_stop_after_its_last_run_has_ended_does_not_cancel_it() -> None:
     assert (play.backfill.status, play.backfill.progress) == ("DONE", "1 of 1 ticks are done")
 
 
-def test_a_failed_run_is_made_again_from_its_finished_work_and_a_good_one_from_the_start() -> None:
+def test_a_failed_run_reuses_its_finished_work_and_a_good_one_restarts() -> None:
     play = Play()
     play.had(-2, Status.FAILED)
     play.had(-1, Status.FINISHED)
@@ -252,7 +252,7 @@ def test_a_failed_run_is_made_again_from_its_finished_work_and_a_good_one_from_t
     ]
 
 
-def test_given_again_after_its_end_it_runs_only_what_is_missing() -> None:
+def test_a_repeated_backfill_runs_only_missing_ticks() -> None:
     play = Play()
     play.give(-2, -1)
     play.decide()
@@ -266,7 +266,7 @@ def test_given_again_after_its_end_it_runs_only_what_is_missing() -> None:
     assert play.backfill.progress == "3 of 3 ticks are done"
 
 
-def test_a_pause_holds_until_a_person_resumes_and_what_goes_on_may_end() -> None:
+def test_a_paused_backfill_waits_for_a_resume_and_active_runs_may_end() -> None:
     play = Play()
     play.give()
     play.decide()
@@ -280,7 +280,7 @@ def test_a_pause_holds_until_a_person_resumes_and_what_goes_on_may_end() -> None
     assert play.decide() == [key(-4)]
 
 
-def test_it_waits_while_its_schedule_is_paused() -> None:
+def test_a_backfill_waits_while_its_schedule_is_paused() -> None:
     play = Play()
     play.record = settled(command(play.record, "pause", T0 + 1, "ann").record, T0 + 1)
     assert "it waits until the schedule is resumed" in play.give()
@@ -289,7 +289,7 @@ def test_it_waits_while_its_schedule_is_paused() -> None:
     assert play.decide() == [key(-5)]
 
 
-def test_a_cancel_ends_it_for_good_when_its_runs_have_ended_and_another_may_be_given() -> None:
+def test_a_cancel_ends_a_backfill_permanently_after_its_runs() -> None:
     play = Play()
     play.give()
     play.decide()
@@ -310,9 +310,7 @@ def test_a_cancel_ends_it_for_good_when_its_runs_have_ended_and_another_may_be_g
 RETRYING = {"every": "1h", "retry": {"max": 1, "backoff": "10s"}}
 
 
-def test_a_failed_tick_is_tried_again_by_the_policy_before_the_next_one_and_then_the_backfill_is_failed() -> (
-    None
-):
+def test_a_failed_tick_is_retried_before_the_next_and_then_fails_the_backfill() -> None:
     play = Play(made(**RETRYING))
     play.give()
     play.decide()
@@ -331,7 +329,7 @@ def test_a_failed_tick_is_tried_again_by_the_policy_before_the_next_one_and_then
     assert play.ends() == [key(-4)]
 
 
-def test_a_failed_tick_that_is_skipped_holds_nothing_any_more() -> None:
+def test_a_skipped_failed_tick_blocks_nothing() -> None:
     play = Play(made(every="1h", retry={"max": 0}))
     play.give(-3, -1)
     play.decide()
@@ -349,9 +347,7 @@ def test_a_failed_tick_that_is_skipped_holds_nothing_any_more() -> None:
     assert play.skip(-1).startswith("REFUSED: ")
 
 
-def test_where_failures_do_not_stop_it_the_other_ticks_run_and_it_stays_failed_until_a_person_acknowledges() -> (
-    None
-):
+def test_with_failures_allowed_other_ticks_run_and_it_stays_failed_until_acknowledged() -> None:
     play = Play(made(every="1h", retry={"max": 0}, on_failure="continue"))
     play.give(-3, -1)
     play.decide()
@@ -373,7 +369,7 @@ def cumulative() -> Play:
     return Play(replace(made(**RETRYING), builds_on="balance"))
 
 
-def test_ticks_that_build_on_each_other_run_in_order_and_none_is_passed_over() -> None:
+def test_cumulative_ticks_run_in_order_without_gaps() -> None:
     play = cumulative()
     play.had(-5, Status.FINISHED)
     play.had(-4, Status.FAILED)
@@ -404,9 +400,7 @@ def test_ticks_that_build_on_each_other_run_in_order_and_none_is_passed_over() -
         ({"first": -5, "last": -4}, f"--from {tick_text(T0 - 5 * HOUR)} --from-here`"),
     ],
 )
-def test_ticks_that_build_on_each_other_cannot_be_run_out_of_order(
-    more: dict[str, Any], words: str
-) -> None:
+def test_cumulative_ticks_cannot_run_out_of_order(more: dict[str, Any], words: str) -> None:
     play = cumulative()
     play.had(-3, Status.FINISHED)
     answer = play.give(**more)
@@ -414,7 +408,7 @@ def test_ticks_that_build_on_each_other_cannot_be_run_out_of_order(
     assert words in answer
 
 
-def test_the_clock_waits_for_a_backfill_on_which_its_runs_would_build() -> None:
+def test_the_clock_waits_for_a_backfill_that_its_runs_depend_on() -> None:
     play = cumulative()
     play.give(-2, -1)
     play.decide()
@@ -427,7 +421,7 @@ def test_the_clock_waits_for_a_backfill_on_which_its_runs_would_build() -> None:
     assert play.give(-1, 1).startswith("REFUSED: "), "a run of the clock goes on"
 
 
-def test_runs_from_here_on_are_made_again_from_the_version_that_the_tick_before_published() -> None:
+def test_reruns_start_from_the_version_published_by_the_previous_tick() -> None:
     play = cumulative()
     for hours in (-3, -2, -1):
         play.had(hours, Status.FINISHED)
@@ -441,7 +435,7 @@ def test_runs_from_here_on_are_made_again_from_the_version_that_the_tick_before_
     assert play.begun == [key(-2, 2), key(-1, 2), key(0)]
 
 
-def test_a_run_that_can_never_be_submitted_halts_it_and_a_resume_tries_again() -> None:
+def test_a_run_that_can_never_be_submitted_halts_the_backfill_until_a_resume() -> None:
     play = Play()
     play.give()
     now = T0 + 2
@@ -456,7 +450,7 @@ def test_a_run_that_can_never_be_submitted_halts_it_and_a_resume_tries_again() -
     assert play.decide() == [key(-5)]
 
 
-def test_a_store_that_was_rolled_back_submits_the_same_run_again() -> None:
+def test_a_rolled_back_store_submits_the_same_run_again() -> None:
     play = Play()
     play.give()
     play.decide()
@@ -477,14 +471,14 @@ def test_a_store_that_was_rolled_back_submits_the_same_run_again() -> None:
         ({"every": "1h"}, -2, -1, {"parallel": 0}, "--parallel: expected 1 to 100"),
     ],
 )
-def test_what_cannot_be_backfilled_is_refused(
+def test_an_impossible_backfill_is_refused(
     policy: dict[str, Any], first: float, last: float, more: dict[str, Any], words: str
 ) -> None:
     record = replace(made(), policy=json.dumps(policy))
     assert words in Play(record).give(first, last, **more)
 
 
-def test_a_date_is_a_whole_day_in_the_zone_of_the_schedule() -> None:
+def test_a_date_means_a_whole_day_in_the_zone_of_the_schedule() -> None:
     policy = policy_of(json.dumps({"cron": "0 0,12 * * *", "zone": "America/New_York"}))
     wanted = Wanted.between(policy, "2026-03-07", "2026-03-08")
     assert [tick_text(tick.timestamp()) for tick in wanted.ticks(policy, T0)] == [
@@ -506,7 +500,7 @@ def test_a_date_is_a_whole_day_in_the_zone_of_the_schedule() -> None:
     ],
 )
 @pytest.mark.parametrize("backwards", [False, True])
-def test_the_day_of_a_clock_change_has_all_of_its_hours(
+def test_the_day_of_a_clock_change_has_all_its_hours(
     day: str, count: int, first: str, last: str, backwards: bool
 ) -> None:
     policy = policy_of(json.dumps({"cron": "0 * * * *", "zone": "Europe/Berlin"}))
@@ -516,7 +510,7 @@ def test_the_day_of_a_clock_change_has_all_of_its_hours(
     assert (texts[0], texts[-1]) == ((last, first) if backwards else (first, last))
 
 
-def test_its_ticks_stay_those_of_the_trigger_that_the_schedule_had_when_it_was_given() -> None:
+def test_a_backfill_keeps_the_ticks_of_its_original_trigger() -> None:
     play = Play()
     play.give(-3, -1)
     play.decide()

@@ -102,7 +102,7 @@ def published(seconds: float) -> LogSeen:
     )
 
 
-def test_a_tick_whose_package_is_in_the_log_is_done_and_not_skipped() -> None:
+def test_a_tick_with_a_published_package_is_done_and_not_skipped() -> None:
     unread = decide(record(), {}, T0 + 301, log=NOT_READ)
     assert (unread.record.cursor, unread.events, unread.read_log_since) == (T0, (), T0 + 60)
     assert "4 ticks skipped" in state_of(unread.record, T0 + 301, None).waits
@@ -118,7 +118,7 @@ def test_a_tick_whose_package_is_in_the_log_is_done_and_not_skipped() -> None:
     assert decision.record.last_success.rows == {"out": 3}
 
 
-def test_a_resume_does_not_skip_a_tick_whose_package_is_in_the_log() -> None:
+def test_a_resume_does_not_skip_a_tick_with_a_published_package() -> None:
     paused = settled(command(record(), "pause", T0 + 1).record, T0 + 1)
     resumed = command(paused, "resume", T0 + 130, log=published(120))
     kinds = [(event["kind"], event.get("code")) for event in resumed.events]
@@ -132,7 +132,7 @@ def key(seconds: float, number: int = 1) -> str:
     return f"s@{tick_text(T0 + seconds)}" + (f"/{number}" if number > 1 else "")
 
 
-def test_each_tick_is_one_run_and_the_next_one_is_waited_for() -> None:
+def test_each_tick_is_one_run_and_the_next_tick_is_awaited() -> None:
     play = Play(record())
     play.at(30)
     assert (play.submitted, play.status, play.due) == ([], "WAITING", T0 + 60)
@@ -146,7 +146,7 @@ def test_each_tick_is_one_run_and_the_next_one_is_waited_for() -> None:
     assert play.submitted == [key(60), key(120)]
 
 
-def test_a_run_that_has_left_something_is_followed_by_another_at_once_beside_the_ticks() -> None:
+def test_a_run_with_a_remainder_is_followed_immediately_by_another() -> None:
     play = Play(record())
     play.at(60)
     play.ends(Status.FINISHED, 70.25, left=3)
@@ -165,7 +165,7 @@ def test_a_run_that_has_left_something_is_followed_by_another_at_once_beside_the
     ]
 
 
-def test_a_run_for_what_was_left_never_has_the_key_of_a_tick() -> None:
+def test_a_run_for_a_remainder_never_uses_the_key_of_a_tick() -> None:
     play = Play(record())
     play.at(60)
     play.ends(Status.FINISHED, 120, left=3)
@@ -174,7 +174,7 @@ def test_a_run_for_what_was_left_never_has_the_key_of_a_tick() -> None:
     assert [text.split(":")[0] for _, text in play.skipped()] == ["1 tick skipped, 2027-01-15T08"]
 
 
-def test_what_a_run_has_left_waits_for_a_pause_and_for_a_retry_and_not_beyond_the_end() -> None:
+def test_a_remainder_waits_for_pauses_and_retries_but_not_beyond_the_end() -> None:
     play = Play(
         record(every="60s", until="2027-01-15T08:05:00Z", retry={"max": 3, "backoff": "10s"})
     )
@@ -191,9 +191,7 @@ def test_what_a_run_has_left_waits_for_a_pause_and_for_a_retry_and_not_beyond_th
     assert (play.submitted[3:], play.status) == ([], "FINISHED")
 
 
-def test_a_run_for_what_was_left_that_finds_nothing_or_is_canceled_waits_for_the_next_tick() -> (
-    None
-):
+def test_an_empty_or_canceled_remainder_run_waits_for_the_next_tick() -> None:
     for end in (Status.CANCELED, None):
         play = Play(record())
         play.at(60)
@@ -213,7 +211,7 @@ def test_a_run_for_what_was_left_that_finds_nothing_or_is_canceled_waits_for_the
         assert (play.submitted, play.due) == ([key(60), key(70)], T0 + 120)
 
 
-def test_a_run_that_nobody_has_noted_is_submitted_again_under_the_same_key_and_id() -> None:
+def test_an_unrecorded_run_is_submitted_again_with_the_same_key_and_id() -> None:
     start = record()
     first = decide(start, {}, T0 + 60)
     again = decide(first.record, {}, T0 + 65)
@@ -223,7 +221,7 @@ def test_a_run_that_nobody_has_noted_is_submitted_again_under_the_same_key_and_i
     assert again.record.cursor == T0 + 60
 
 
-def test_undecided_ticks_are_one_event_and_one_run() -> None:
+def test_several_missed_ticks_are_one_event_and_one_run() -> None:
     play = Play(record())
     play.at(60 * 12 + 1)
     assert play.submitted == [key(720)]
@@ -236,7 +234,7 @@ def test_undecided_ticks_are_one_event_and_one_run() -> None:
     ]
 
 
-def test_all_missed_ticks_are_run_one_after_the_other_where_the_schedule_says_so() -> None:
+def test_all_missed_ticks_run_in_order_if_configured() -> None:
     play = Play(record(every="60s", missed="all", missed_within="5m"))
     play.at(601)
     for seconds in (610, 620, 630, 640, 650):
@@ -247,7 +245,7 @@ def test_all_missed_ticks_are_run_one_after_the_other_where_the_schedule_says_so
     assert play.submitted[-1] == key(660)
 
 
-def test_no_missed_tick_is_run_where_the_schedule_says_so() -> None:
+def test_no_missed_tick_runs_if_configured() -> None:
     play = Play(record(every="5m", missed="none"))
     play.at(899)
     assert (play.submitted, play.due) == ([], T0 + 900)
@@ -273,7 +271,7 @@ def test_ticks_during_a_run_are_skipped_as_overlap() -> None:
     assert play.due == T0 + 240
 
 
-def test_a_tick_waits_for_the_run_before_it_where_the_schedule_says_so() -> None:
+def test_a_tick_waits_for_the_previous_run_if_configured() -> None:
     play = Play(record(every="60s", overlap="wait"))
     play.at(60)
     play.at(130)
@@ -282,7 +280,7 @@ def test_a_tick_waits_for_the_run_before_it_where_the_schedule_says_so() -> None
     assert play.submitted == [key(60), key(120)]
 
 
-def test_runs_overlap_where_the_schedule_allows_it() -> None:
+def test_runs_overlap_if_configured() -> None:
     play = Play(record(every="60s", overlap="allow"))
     play.at(60)
     play.at(120)
@@ -292,7 +290,7 @@ def test_runs_overlap_where_the_schedule_allows_it() -> None:
     assert play.status == "RUNNING"
 
 
-def test_a_failed_run_is_tried_again_under_its_tick_until_it_succeeds() -> None:
+def test_a_failed_run_is_retried_under_its_tick_until_it_succeeds() -> None:
     play = Play(record())
     play.at(60)
     play.fails(61)
@@ -308,7 +306,7 @@ def test_a_failed_run_is_tried_again_under_its_tick_until_it_succeeds() -> None:
     assert (play.status, play.record.failures, play.record.first_error) == ("WAITING", 0, None)
 
 
-def test_the_count_of_failures_is_set_back_by_nothing_but_a_success_or_a_resume() -> None:
+def test_only_a_success_or_a_resume_resets_the_failure_count() -> None:
     play = Play(record())
     play.at(60)
     play.fails(61)
@@ -326,7 +324,7 @@ def test_the_count_of_failures_is_set_back_by_nothing_but_a_success_or_a_resume(
     assert play.record.failures == 0
 
 
-def test_it_halts_when_the_retries_are_used_up_and_a_resume_tries_the_same_tick() -> None:
+def test_exhausted_retries_halt_the_schedule_and_a_resume_retries_the_tick() -> None:
     play = Play(record(every="60s", retry={"max": 1}))
     play.at(60)
     play.fails(61)
@@ -343,7 +341,7 @@ def test_it_halts_when_the_retries_are_used_up_and_a_resume_tries_the_same_tick(
     assert play.submitted[-1] == key(60, 3)
 
 
-def test_an_unrecoverable_failure_halts_at_once() -> None:
+def test_an_unrecoverable_failure_halts_the_schedule_immediately() -> None:
     play = Play(record())
     play.at(60)
     play.fails(61, final=True)
@@ -352,9 +350,7 @@ def test_an_unrecoverable_failure_halts_at_once() -> None:
     assert play.record.halted.code == "STEP_FAILED"
 
 
-def test_a_spec_that_cannot_be_submitted_halts_and_setting_it_again_tries_the_tick_at_once() -> (
-    None
-):
+def test_a_spec_that_cannot_be_submitted_halts_until_it_is_set_again() -> None:
     decision = decide(record(), {}, T0 + 60)
     (run,) = decision.submits(T0 + 60)
     noted = not_submitted(
@@ -381,7 +377,7 @@ def retrying_two_ticks() -> Play:
 
 
 @pytest.mark.parametrize("given", ["resume", "set", "run", "pause and run"])
-def test_a_run_that_can_never_be_submitted_leaves_the_retries_of_other_ticks_waiting(
+def test_a_run_that_can_never_be_submitted_keeps_retries_of_other_ticks_waiting(
     given: str,
 ) -> None:
     play = retrying_two_ticks()
@@ -404,7 +400,7 @@ def test_a_run_that_can_never_be_submitted_leaves_the_retries_of_other_ticks_wai
     assert sorted(play.submitted[2:]) == sorted([key(60, 2), key(120, 2), key(180)])
 
 
-def test_a_run_that_cannot_be_submitted_yet_leaves_the_retries_of_other_ticks_waiting() -> None:
+def test_a_run_that_cannot_be_submitted_yet_keeps_retries_of_other_ticks_waiting() -> None:
     play = retrying_two_ticks()
     decision = decide(play.record, play.runs, T0 + 180)
     (run,) = decision.submits(T0 + 180)
@@ -419,7 +415,7 @@ def test_a_run_that_cannot_be_submitted_yet_leaves_the_retries_of_other_ticks_wa
 
 
 @pytest.mark.parametrize("first", [60, 120], ids=["oldest tick first", "newest tick first"])
-def test_the_end_of_one_retry_leaves_that_of_another_tick_alone(first: int) -> None:
+def test_the_end_of_one_retry_does_not_affect_that_of_another_tick(first: int) -> None:
     play = retrying_two_ticks()
     retries = sorted(play.record.retries, key=lambda run: run.tick, reverse=first == 120)
     play.record = replace(play.record, retries=tuple(retries))
@@ -434,7 +430,7 @@ def test_the_end_of_one_retry_leaves_that_of_another_tick_alone(first: int) -> N
     assert play.submitted[4:] == [key(first, 3)]
 
 
-def test_a_warehouse_that_is_away_is_retrying_and_counts_as_no_failure() -> None:
+def test_an_unreachable_warehouse_is_retried_and_not_counted_as_failure() -> None:
     decision = decide(record(), {}, T0 + 60)
     (run,) = decision.submits(T0 + 60)
     noted = not_submitted(
@@ -448,7 +444,7 @@ def test_a_warehouse_that_is_away_is_retrying_and_counts_as_no_failure() -> None
     assert len(waiting.submits(T0 + 70)) == 1
 
 
-def test_a_cron_whose_tick_failed_for_good_goes_on_with_the_next_one_and_stays_retrying() -> None:
+def test_a_cron_schedule_continues_after_a_permanently_failed_tick_and_stays_retrying() -> None:
     play = Play(record(cron="*/10 * * * *", zone="UTC", retry={"max": 1}))
     play.at(600)
     play.fails(601)
@@ -461,7 +457,7 @@ def test_a_cron_whose_tick_failed_for_good_goes_on_with_the_next_one_and_stays_r
     assert play.status == "WAITING"
 
 
-def test_a_pause_is_ended_by_a_resume_alone() -> None:
+def test_only_a_resume_ends_a_pause() -> None:
     play = Play(record())
     play.at(60)
     play.command("pause", 61)
@@ -480,7 +476,7 @@ def test_a_pause_is_ended_by_a_resume_alone() -> None:
     assert play.submitted[-1] == key(60, 2), "what had failed is tried at once"
 
 
-def test_a_run_that_a_person_asked_for_belongs_to_no_tick_also_under_a_pause() -> None:
+def test_a_manual_run_belongs_to_no_tick_even_during_a_pause() -> None:
     play = Play(record())
     play.command("pause", 10)
     assert play.command("run", 20.5) == "DONE"
@@ -491,7 +487,7 @@ def test_a_run_that_a_person_asked_for_belongs_to_no_tick_also_under_a_pause() -
     assert play.record.cursor == T0
 
 
-def test_it_is_finished_when_no_tick_is_left() -> None:
+def test_a_schedule_without_further_ticks_is_finished() -> None:
     play = Play(record(every="60s", until=tick_text(T0 + 130)))
     play.at(120)
     play.at(200)
@@ -509,7 +505,7 @@ def test_a_changed_trigger_counts_from_now() -> None:
     assert (play.submitted, play.due) == ([], T0 + 1080)
 
 
-def test_a_run_whose_job_is_not_in_the_store_any_more_is_submitted_again() -> None:
+def test_a_run_whose_job_left_the_store_is_submitted_again() -> None:
     play = Play(record())
     play.at(60)
     play.runs.clear()
@@ -517,7 +513,7 @@ def test_a_run_whose_job_is_not_in_the_store_any_more_is_submitted_again() -> No
     assert play.submitted == [key(60), key(60)]
 
 
-def test_a_stopped_schedule_follows_its_run_to_its_end_and_starts_none() -> None:
+def test_a_stopped_schedule_follows_its_active_run_and_starts_none() -> None:
     play = Play(record())
     play.at(60)
     assert play.command("stop", 61) == "DONE"
@@ -550,7 +546,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("status", ScheduleStatus)
-def test_every_command_in_every_status(status: ScheduleStatus) -> None:
+def test_every_command_has_its_documented_effect_in_every_status(status: ScheduleStatus) -> None:
     standing = settled(STANDS[status], T0)
     assert derive(standing) is status
     changed = replace(standing, spec='{"other": 1}')
@@ -571,18 +567,18 @@ def test_every_command_in_every_status(status: ScheduleStatus) -> None:
     assert list(JUDGES) == ["pause", "resume", "run", "stop"]
 
 
-def test_a_resume_of_a_schedule_that_retries_is_refused_with_the_advice_to_run_it() -> None:
+def test_resuming_a_retrying_schedule_is_refused_with_advice_to_run_it() -> None:
     result = command(settled(STANDS[ScheduleStatus.RETRYING], T0), "resume", T0)
     assert result.answer == "REFUSED"
     assert "unstuck schedule run s" in result.text
 
 
-def test_the_same_spec_set_again_changes_nothing() -> None:
+def test_setting_the_same_spec_again_changes_nothing() -> None:
     start = record()
     assert set_again(start, replace(start, set_by="eve"), T0 + 5).answer == "ALREADY"
 
 
-def test_where_runs_may_overlap_a_retry_does_not_wait_for_the_next_tick() -> None:
+def test_with_overlap_a_retry_does_not_wait_for_the_next_tick() -> None:
     play = Play(record(every="1h", overlap="allow", retry={"backoff": "10s"}))
     play.at(3600)
     play.fails(3601)
@@ -595,7 +591,7 @@ def after(
     return decide(start, {}, T0 + seconds, published)
 
 
-def test_a_new_version_of_a_dataset_makes_one_run_and_versions_during_it_one_more() -> None:
+def test_new_dataset_versions_during_a_run_cause_one_more_run() -> None:
     start = replace(record(after=["a", "b"]), followed={"a": 4})
     assert after({"a": (4, T0 - 5)}, 10, start).record.runs == ()
     first = after({"a": (5, T0 + 9.25)}, 10, start)
@@ -612,14 +608,14 @@ def test_a_new_version_of_a_dataset_makes_one_run_and_versions_during_it_one_mor
     assert decide(second.record, {}, T0 + 60, more).record.followed == {"a": 7, "b": 6}
 
 
-def test_a_schedule_that_follows_all_of_several_datasets_waits_for_each_of_them() -> None:
+def test_a_schedule_on_several_datasets_waits_for_all_of_them() -> None:
     start = record(after={"all_of": ["a", "b"]})
     assert after({"a": (5, T0 + 9)}, 10, start).submits(T0 + 10) == []
     both = after({"a": (5, T0 + 9), "b": (6, T0 + 12)}, 13, start)
     assert [one.key("s") for one in both.submits(T0 + 13)] == [key(12)]
 
 
-def test_a_run_after_a_dataset_waits_for_its_jitter_however_long_that_is() -> None:
+def test_a_run_after_a_dataset_waits_for_its_full_jitter() -> None:
     start = record(after=["a"], jitter="1d")
     delay = start_delay(policy_of(start.policy), start.name).total_seconds()
     assert delay > 2 * CLOCKS_DIFFER
@@ -634,7 +630,7 @@ def test_a_run_after_a_dataset_waits_for_its_jitter_however_long_that_is() -> No
     assert [run.key("s") for run in begun.submits(T0 + 9 + delay)] == [key(9)]
 
 
-def test_a_dataset_that_is_published_more_often_than_the_jitter_does_not_postpone_its_run() -> None:
+def test_frequent_publishes_do_not_postpone_the_run_after_a_dataset() -> None:
     decided = after({"a": (5, T0 + 9)}, 10, record(after=["a"], jitter="1d"))
     delay = (decided.due or 0.0) - (T0 + 9)
     often = {"a": (6, T0 + 8 + delay)}
@@ -647,7 +643,7 @@ def test_a_dataset_that_is_published_more_often_than_the_jitter_does_not_postpon
     assert decided.due == later + delay, "the next version has a delay of its own"
 
 
-def test_a_version_and_what_a_run_left_in_the_same_millisecond_make_two_runs() -> None:
+def test_a_version_and_a_remainder_in_the_same_millisecond_make_two_runs() -> None:
     """One tick is one job, and so one of the two would be lost."""
     start = record(after=["a"], overlap="allow")
     first = Run(T0 + 5, job="first", at=T0 + 5)
@@ -664,7 +660,7 @@ def test_a_version_and_what_a_run_left_in_the_same_millisecond_make_two_runs() -
     assert [run.key("s") for run in decided.submits(T0 + 10)] == [key(9.001)]
 
 
-def test_a_changed_trigger_does_not_keep_the_delay_of_a_version_of_before() -> None:
+def test_a_changed_trigger_drops_the_delay_of_an_earlier_version() -> None:
     waiting = after({"a": (5, T0)}, 10, record(after=["a"], jitter="1d")).record
     policy = json.dumps({"after": ["a", "b"], "jitter": "1d"})
     changed = replace(waiting, spec='{"other": 1}', policy=policy, followed={"a": 5})
@@ -676,13 +672,13 @@ def test_a_changed_trigger_does_not_keep_the_delay_of_a_version_of_before() -> N
 
 
 @pytest.mark.parametrize("jitter", ["0s", "1d"])
-def test_a_version_published_by_a_clock_that_is_ahead_does_not_delay_its_run(jitter: str) -> None:
+def test_a_version_published_by_a_fast_clock_does_not_delay_its_run(jitter: str) -> None:
     start = record(after=["a"], jitter=jitter)
     ahead = 10 + CLOCKS_DIFFER + 1
     assert len(after({"a": (5, T0 + ahead)}, 10, start).submits(T0 + 10)) == 1
 
 
-def test_a_run_that_is_not_submitted_yet_waits_under_a_pause_and_is_none_after_a_stop() -> None:
+def test_an_unsubmitted_run_waits_during_a_pause_and_is_dropped_by_a_stop() -> None:
     pending = decide(record(), {}, T0 + 60).record
     paused = settled(command(pending, "pause", T0 + 61, "bob").record, T0 + 61)
     held = decide(paused, {}, T0 + 70)
@@ -708,7 +704,7 @@ def test_a_retry_does_not_wait_for_a_clock_that_was_set_back() -> None:
     assert play.submitted[-1] == key(7200, 2)
 
 
-def test_a_schedule_is_not_finished_while_a_failed_run_is_to_be_tried_again() -> None:
+def test_a_schedule_with_a_pending_retry_is_not_finished() -> None:
     """Where runs may overlap, the ticks are gone through beside the retry."""
     play = Play(
         record(every="60s", overlap="allow", retry={"backoff": "10s"}, until=tick_text(T0 + 61))
@@ -722,7 +718,7 @@ def test_a_schedule_is_not_finished_while_a_failed_run_is_to_be_tried_again() ->
     assert play.status == "FINISHED"
 
 
-def test_a_run_whose_submit_takes_its_time_is_not_looked_at_again_at_once() -> None:
+def test_a_slow_submit_is_not_checked_again_immediately() -> None:
     """A schedule that were due again at once would take the whole turn of the sweep."""
     decision = decide(record(), {}, T0 + 60)
     (run,) = decision.submits(T0 + 60)
@@ -736,7 +732,7 @@ def test_a_run_whose_submit_takes_its_time_is_not_looked_at_again_at_once() -> N
     assert decide(settled(noted[0], T0 + 60), {}, T0 + 90, term=0.5).due == T0 + 90.5
 
 
-def test_versions_whose_time_goes_back_are_ticks_of_their_own() -> None:
+def test_versions_with_decreasing_times_are_separate_ticks() -> None:
     """Two publishers have clocks that differ.
 
     Two runs under one key would be one job, and a version be lost.
@@ -748,7 +744,7 @@ def test_versions_whose_time_goes_back_are_ticks_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("was", ["failed", "not submitted"])
-def test_a_person_who_asks_for_a_run_under_a_pause_gets_the_one_that_failed(was: str) -> None:
+def test_a_manual_run_during_a_pause_retries_the_failed_run(was: str) -> None:
     play = Play(record())
     if was == "failed":
         play.at(60)
@@ -777,7 +773,7 @@ def test_a_person_who_asks_for_a_run_under_a_pause_gets_the_one_that_failed(was:
     ],
     ids=["by hand", "after", "every"],
 )
-def test_a_schedule_whose_retry_a_person_canceled_is_retrying_only_if_it_tries_again_by_itself(
+def test_a_schedule_whose_retry_was_canceled_is_retrying_only_with_further_retries(
     policy: dict[str, Any], status: str
 ) -> None:
     play = Play(settled(replace(record(**policy), requests=(Run(T0, by="bob"),)), T0))
@@ -796,7 +792,7 @@ def test_a_schedule_whose_retry_a_person_canceled_is_retrying_only_if_it_tries_a
     assert (play.status, play.record.failures) == ("WAITING", 0)
 
 
-def test_a_schedule_says_that_the_clock_was_set_back_since_its_last_tick() -> None:
+def test_a_schedule_reports_that_the_clock_was_set_back_since_its_last_tick() -> None:
     play = Play(record())
     play.at(86400)
     play.ends(Status.FINISHED, 86401)
@@ -810,9 +806,7 @@ def test_a_schedule_says_that_the_clock_was_set_back_since_its_last_tick() -> No
 
 @pytest.mark.parametrize("given", ["resume", "run"])
 @pytest.mark.parametrize("status", ["WAITING", "RUNNING", "RETRYING", "PAUSED", "HALTED"])
-def test_after_a_clock_that_was_ahead_a_person_lets_the_ticks_count_from_now(
-    status: str, given: str
-) -> None:
+def test_after_a_fast_clock_a_user_can_restart_ticks_from_now(status: str, given: str) -> None:
     play = Play(record(retry={"max": 0 if status == "HALTED" else 3, "backoff": "1h"}, every="60s"))
     play.at(86400)
     if status in ("RETRYING", "HALTED"):
@@ -843,7 +837,7 @@ def test_after_a_clock_that_was_ahead_a_person_lets_the_ticks_count_from_now(
     assert play.record.decided_to == T0 + 86400
 
 
-def test_a_late_submit_of_a_run_by_a_clock_that_was_ahead_skips_no_tick() -> None:
+def test_a_late_submit_by_a_fast_clock_skips_no_tick() -> None:
     play, ahead = Play(record()), T0 + 86400
     decision = decide(play.record, {}, ahead)
     (run,) = decision.submits(ahead)
@@ -859,7 +853,7 @@ def test_a_late_submit_of_a_run_by_a_clock_that_was_ahead_skips_no_tick() -> Non
     assert play.submitted == [key(86400), key(120)]
 
 
-def test_a_clock_that_is_a_little_behind_sets_no_cursor_back() -> None:
+def test_a_slightly_slow_clock_does_not_move_the_cursor_back() -> None:
     play = Play(record())
     play.at(60)
     play.ends(Status.FINISHED, 61)

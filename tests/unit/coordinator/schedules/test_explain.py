@@ -35,7 +35,7 @@ def explained(play: Play, idle: Idle = AT_WORK) -> tuple[ScheduleExplanation, di
 
 
 @pytest.mark.parametrize("status", ScheduleStatus)
-def test_every_status_is_explained_with_what_would_help(status: ScheduleStatus) -> None:
+def test_every_status_is_explained_with_a_remedy(status: ScheduleStatus) -> None:
     found, _ = explained(Play(settled(STANDS[status], T0)))
     assert found.status is status
     assert found.what
@@ -43,7 +43,7 @@ def test_every_status_is_explained_with_what_would_help(status: ScheduleStatus) 
     assert bool(found.help) is bool(HELPS[status])
 
 
-def test_a_schedule_that_retries_tells_the_count_the_errors_and_the_next_try() -> None:
+def test_a_retrying_schedule_shows_count_errors_and_next_try() -> None:
     play = Play(record())
     play.at(60)
     play.fails(61)
@@ -57,7 +57,7 @@ def test_a_schedule_that_retries_tells_the_count_the_errors_and_the_next_try() -
     assert [fact.at for fact in found.facts if fact.text.startswith("try 3 of")] == [T0 + 92]
 
 
-def test_a_halted_schedule_promises_no_retry() -> None:
+def test_a_halted_schedule_shows_no_next_retry() -> None:
     play = Play(record())
     play.at(60)
     play.ends(Status.FAILED, 61, Reason("BAD_FILE", "line 39: a record has 5 fields"))
@@ -85,7 +85,7 @@ def test_a_schedule_without_a_coordinator_reports_it() -> None:
 
 
 @pytest.mark.parametrize("status", ScheduleStatus)
-def test_next_ticks_are_shown_of_a_schedule_that_goes_on_by_itself_alone(
+def test_only_an_active_schedule_shows_next_ticks(
     status: ScheduleStatus,
 ) -> None:
     ticks = state_of(settled(STANDS[status], T0), T0, None).next_ticks(2)
@@ -95,7 +95,7 @@ def test_next_ticks_are_shown_of_a_schedule_that_goes_on_by_itself_alone(
 @pytest.mark.parametrize(
     "policy", [{"retry": {"max": 3}}, {"every": "1h"}], ids=["by hand", "every"]
 )
-def test_a_failure_whose_retry_a_person_canceled_is_told_with_what_comes_instead(
+def test_a_failure_whose_retry_was_canceled_shows_what_runs_next(
     policy: dict[str, Any],
 ) -> None:
     play = Play(settled(replace(record(**policy), requests=(Run(T0, by="bob"),)), T0))

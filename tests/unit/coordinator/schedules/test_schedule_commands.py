@@ -56,7 +56,7 @@ STATES: dict[str, Callable[[], Play]] = {
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_the_commands_that_are_offered_are_those_that_change_a_schedule(state: str) -> None:
+def test_only_commands_that_change_a_schedule_are_offered(state: str) -> None:
     play = STATES[state]()
     assert state.endswith(str(play.record.status))
     change = {one for one in JUDGES if command(play.record, one, play.now).answer is Answer.DONE}

@@ -33,7 +33,7 @@ def told(schedule: Any, params: dict[str, Any]) -> str:
     return str(caught.value)
 
 
-def test_a_run_gets_its_parameters_from_the_tick_in_the_zone_of_the_schedule() -> None:
+def test_a_run_gets_tick_parameters_in_the_zone_of_the_schedule() -> None:
     spec = JobSpec.model_validate(minimal(schedule=NIGHTLY, params=PARAMS))
     run = run_spec(spec, TICK)
     assert run.schedule is None
@@ -63,7 +63,7 @@ HOURLY = {"cron": "30 * * * *", "zone": "Europe/Berlin"}
         ("2026-03-29T01:30Z", "2026-03-29T03:30:00+02:00", "2026-03-29T01:30:00+01:00", "0330"),
     ],
 )
-def test_the_parameters_of_a_tick_have_the_offset_of_its_hour_on_the_night_of_a_clock_change(
+def test_tick_parameters_use_the_offset_of_their_hour_around_a_clock_change(
     tick: str, at: str, before: str, folder: str
 ) -> None:
     params = {
@@ -82,7 +82,7 @@ def test_the_parameters_of_a_tick_have_the_offset_of_its_hour_on_the_night_of_a_
     assert ScheduleInfo.of(state).on_its_clock(tick) == at.replace("T", " ")
 
 
-def test_a_job_that_is_no_run_of_its_schedule_needs_values_where_a_tick_would_give_them() -> None:
+def test_a_job_outside_its_schedule_needs_values_for_tick_parameters() -> None:
     values = minimal(schedule=NIGHTLY, params=PARAMS)
     assert JobSpec.from_values(values, None).values["day"] is None
     with pytest.raises(
@@ -134,11 +134,11 @@ def test_a_job_that_is_no_run_of_its_schedule_needs_values_where_a_tick_would_gi
         ),
     ],
 )
-def test_a_wrong_binding_is_refused_with_its_place(param: dict[str, Any], words: str) -> None:
+def test_an_invalid_binding_is_refused_with_its_place(param: dict[str, Any], words: str) -> None:
     assert words in told(NIGHTLY, {"p": param})
 
 
 @pytest.mark.parametrize("schedule", [None, {}, {"after": ["raw"]}])
-def test_the_tick_before_is_refused_where_no_clock_makes_ticks(schedule: Any) -> None:
+def test_the_previous_tick_is_refused_without_a_clock_trigger(schedule: Any) -> None:
     told_of = told(schedule, {"p": {"type": "date", "default": "previous_tick"}})
     assert "params.p.default: previous_tick needs a schedule:" in told_of

@@ -188,13 +188,13 @@ def cron(text: str, zone: str, **more: Any) -> ScheduleSpec:
         ),
     ],
 )
-def test_a_tick_of_cron_is_made_once_whatever_the_clock_does(
+def test_a_cron_tick_occurs_once_despite_clock_changes(
     text: str, zone: str, after: str, to: str, expected: list[str]
 ) -> None:
     assert shown(cron(text, zone), after, to) == expected
 
 
-def test_ticks_are_strictly_later_than_the_instant_and_not_later_than_the_end() -> None:
+def test_ticks_are_later_than_the_start_and_not_later_than_the_end() -> None:
     nightly = cron("30 2 * * *", BERLIN)
     first = at("2026-11-27T01:30Z")
     assert next_tick(nightly, first - timedelta(microseconds=1)) == first
@@ -203,7 +203,7 @@ def test_ticks_are_strictly_later_than_the_instant_and_not_later_than_the_end() 
     assert next_tick(nightly, first.astimezone(nightly.time_zone)) == first + timedelta(days=1)
 
 
-def test_every_is_counted_from_the_epoch_and_not_from_when_the_schedule_was_set() -> None:
+def test_every_counts_from_the_epoch_and_not_from_the_set() -> None:
     ten = ScheduleSpec(every=10)
     assert next_tick(ten, at("2026-11-27T01:30:03.5Z")) == at("2026-11-27T01:30:10Z")
     assert next_tick(ten, at("2026-11-27T01:30:10Z")) == at("2026-11-27T01:30:20Z")
@@ -215,7 +215,7 @@ def test_every_is_counted_from_the_epoch_and_not_from_when_the_schedule_was_set(
     )
 
 
-def test_no_tick_is_made_by_datasets_by_hand_or_at_the_end_of_the_schedule() -> None:
+def test_dataset_manual_and_ended_schedules_have_no_clock_ticks() -> None:
     now = at("2026-11-27T00:00Z")
     for schedule in (ScheduleSpec(), ScheduleSpec(after=["flights"])):
         assert next_tick(schedule, now) is previous_tick(schedule, now) is None
@@ -241,7 +241,7 @@ def test_no_tick_is_made_by_datasets_by_hand_or_at_the_end_of_the_schedule() -> 
         ),
     ],
 )
-def test_the_tick_before_is_the_last_one_strictly_earlier(
+def test_the_previous_tick_is_the_last_one_strictly_earlier(
     schedule: ScheduleSpec, before: str, expected: str
 ) -> None:
     assert previous_tick(schedule, at(before)) == at(expected)
@@ -256,7 +256,7 @@ FIELD = st.sampled_from(["*", "0", "30", "1,2,3", "*/2", "2-4", "*/7"])
     st.sampled_from([BERLIN, NEW_YORK, LORD_HOWE]),
     st.data(),
 )
-def test_the_ticks_do_not_depend_on_where_the_look_began(
+def test_ticks_do_not_depend_on_the_start_of_the_search(
     minute: str, hour: str, zone: str, data: st.DataObject
 ) -> None:
     schedule = cron(f"{minute} {hour} * * *", zone)
@@ -274,7 +274,7 @@ def test_the_ticks_do_not_depend_on_where_the_look_began(
 
 
 @pytest.mark.variant
-def test_ticks_are_the_same_whatever_the_zone_and_the_zone_data_of_the_host() -> None:
+def test_ticks_do_not_depend_on_the_zone_or_zone_data_of_the_host() -> None:
     program = (
         "from datetime import datetime\n"
         "from unstuck.coordinator.schedules.trigger import ticks\n"
@@ -300,7 +300,7 @@ def test_ticks_are_the_same_whatever_the_zone_and_the_zone_data_of_the_host() ->
     assert "2026-10-25 00:30:00+00:00 2026-10-26 01:30:00+00:00" in lines
 
 
-def test_the_start_is_delayed_by_the_name_and_the_tick_is_not_moved() -> None:
+def test_jitter_depends_on_the_name_and_does_not_move_the_tick() -> None:
     plain, spread = cron("0 0 * * *", "UTC"), cron("0 0 * * *", "UTC", jitter="10m")
     now = at("2026-11-27T00:00Z")
     assert next_tick(plain, now) == next_tick(spread, now)

@@ -111,7 +111,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 @given(st.text() | st.lists(st.sampled_from(TOKENS)).map("".join), SOURCES)
 @settings(max_examples=500, deadline=None)
-def test_any_text_is_read_or_refused_with_a_spec_error(text: str, source: str) -> None:
+def test_any_text_is_parsed_or_refused_with_a_spec_error(text: str, source: str) -> None:
     refuses_or_reads(text, source)
 
 
@@ -121,7 +121,7 @@ def test_any_text_is_read_or_refused_with_a_spec_error(text: str, source: str) -
     st.lists(st.sampled_from(TOKENS), max_size=3).map("".join),
 )
 @settings(max_examples=300, deadline=None)
-def test_a_spec_with_a_wound_is_read_or_refused_with_a_spec_error(
+def test_a_corrupted_spec_is_parsed_or_refused_with_a_spec_error(
     at: int, length: int, new: str
 ) -> None:
     refuses_or_reads(FLIGHTS[:at] + new + FLIGHTS[at + length :], "s.yaml")
@@ -134,5 +134,5 @@ def test_a_spec_with_a_wound_is_read_or_refused_with_a_spec_error(
     | st.dictionaries(st.sampled_from(list(JobSpec.model_fields)), VALUES)
 )
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_json_value_is_read_or_refused_with_a_spec_error(value: Any) -> None:
+def test_any_json_value_is_parsed_or_refused_with_a_spec_error(value: Any) -> None:
     refuses_or_reads(json.dumps(value), "s.json")

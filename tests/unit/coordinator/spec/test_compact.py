@@ -16,7 +16,7 @@ def plan(*groups: dict[str, Any]) -> Plan:
     return compile_plan(JobSpec.model_validate({"name": "upkeep", "groups": list(groups)}))
 
 
-def test_its_results_are_read_in_conditions_and_sql() -> None:
+def test_results_of_a_compact_step_can_be_used_in_conditions_and_sql() -> None:
     sql = "SELECT :results.flights.version AS version"
     reads = {"name": "reads", "needs": ["flights"], "steps": [{"sql": sql, "output": "versions"}]}
     after = {

@@ -116,7 +116,7 @@ def test_a_condition_is_true_or_false(text: str, holds: bool) -> None:
         ("params.n +", "at character 11: invalid syntax"),  # stored by a release that took it
     ],
 )
-def test_what_cannot_be_evaluated_says_why(text: str, why: str) -> None:
+def test_a_condition_that_cannot_be_evaluated_gives_a_reason(text: str, why: str) -> None:
     result = judged(text)
     assert result.holds is None
     assert result.text.startswith("its condition cannot be evaluated, and is not tried again: ")
@@ -124,7 +124,7 @@ def test_what_cannot_be_evaluated_says_why(text: str, why: str) -> None:
     assert f"`{text}`" in result.text
 
 
-def test_a_condition_that_is_false_shows_what_it_saw_shortened() -> None:
+def test_a_false_condition_shows_its_values_shortened() -> None:
     text = "results.clean.rows > 0 or results.clean.text == params.text "
     text += "or results.failed.x != results.clean.other"
     assert judged(text) == ConditionResult(
@@ -195,7 +195,7 @@ ESCAPES = [
 
 
 @pytest.mark.parametrize("text", ESCAPES)
-def test_known_escapes_reach_nothing(text: str) -> None:
+def test_known_sandbox_escapes_do_not_work(text: str) -> None:
     result = judged(text)
     assert result.holds is None, result
     assert "<class" not in result.text
@@ -203,7 +203,7 @@ def test_known_escapes_reach_nothing(text: str) -> None:
     assert len(result.text) < 1500
 
 
-def test_values_are_looked_into_by_key_and_never_by_attribute() -> None:
+def test_values_are_accessed_by_key_and_never_by_attribute() -> None:
     for name in dir(str) + dir(list) + dir(dict) + dir(int):
         for value in ("params.text", "params.days", "params.limits", "params.n", "params.gone"):
             assert judged(f'{value}["{name}"] is none').holds is None, name
@@ -296,7 +296,7 @@ WORDS = st.sampled_from(
 @example("[" * 40 + "results.clean.many" + "]" * 40 + " == 1")
 @example("results.clean.text in results.clean.text + 'x' or " * 15 + "false")
 @example("99999999 ** 30 * 99999999 ** 30 // 7 % 5 == 1")
-def test_no_text_makes_it_raise_anything_else(text: str) -> None:
+def test_any_text_raises_only_a_condition_error(text: str) -> None:
     limit = Limit(2.0, time.process_time)
     try:
         parse(text)
@@ -320,7 +320,7 @@ OPERATORS = st.sampled_from(
 
 
 @given(JSON, JSON, OPERATORS)
-def test_no_two_values_make_an_operator_raise(a: Any, b: Any, op: str) -> None:
+def test_operators_raise_for_no_pair_of_values(a: Any, b: Any, op: str) -> None:
     right = "none" if op == "is" else "params.b"
     result = evaluate(
         f"(params.a {op} {right}) == params.a[params.b]", {"a": a, "b": b}, RESULTS.get
@@ -386,9 +386,7 @@ SQL = "  - {name: b, steps: [{sql: x, output: o}]}\n"
         ("params.full  == '" + "x" * 1000 + "'", "expected at most 1,000 characters, not 1,018"),
     ],
 )
-def test_a_condition_that_cannot_work_is_refused_with_its_line_and_place(
-    when: str, message: str
-) -> None:
+def test_an_impossible_condition_is_refused_with_line_and_place(when: str, message: str) -> None:
     (line,) = told(spec(when, name="g"))
     assert line.startswith("s.yaml:7:11: groups[1].when: ")
     assert message in line
@@ -415,7 +413,7 @@ def test_a_condition_that_cannot_work_is_refused_with_its_line_and_place(
         (B + "  - {name: c, needs: [b]}\n", "c", ""),
     ],
 )
-def test_results_are_of_groups_that_come_before_and_record_some(
+def test_conditions_use_results_only_of_earlier_groups_that_record_some(
     more: str, needs: str, message: str
 ) -> None:
     last = f"  - {{name: g, needs: [{needs}], when: results.b.n > 1, steps: [{{python: 'm:f'}}]}}\n"
@@ -427,7 +425,7 @@ def test_results_are_of_groups_that_come_before_and_record_some(
         assert JobSpec.from_text(HEAD + A + more + last).groups[-1].when == "results.b.n > 1"
 
 
-def test_the_counts_of_a_stream_are_results_also_without_python() -> None:
+def test_stream_counts_are_results_even_without_python() -> None:
     load = (
         "  - name: load\n    inputs: {e: {stream: /in, format: json, schema: id INT}}\n"
         "    steps: [{sql: x, output: o}]\n"
@@ -442,7 +440,7 @@ def test_the_counts_of_a_stream_are_results_also_without_python() -> None:
     assert JobSpec.from_text(text).groups[-1].when == "results.load.e.files > 0"
 
 
-def test_a_fork_is_judged_before_it_has_members() -> None:
+def test_a_condition_of_a_fork_cannot_use_its_members() -> None:
     fork = "  - {name: f, for_each: {m: [1]}, when: 'params.m == 1', steps: [{python: 'm:f'}]}\n"
     (line,) = told(HEAD + fork)
     assert line.endswith(
@@ -450,7 +448,7 @@ def test_a_fork_is_judged_before_it_has_members() -> None:
     )
 
 
-def test_a_condition_is_text() -> None:
+def test_a_condition_must_be_text() -> None:
     for wrong in (True, 1, ["params.full"]):
         with pytest.raises(SpecError, match=r"groups\[0\]\.when: expected text, not "):
             JobSpec.model_validate(
@@ -462,7 +460,7 @@ def test_a_condition_is_text() -> None:
         )
 
 
-def test_a_group_sees_its_own_parameters_and_a_cycle_is_told_once() -> None:
+def test_a_condition_uses_the_parameters_of_its_group_and_a_cycle_is_reported_once() -> None:
     own = "  - {name: a, params: {mine: 1}, when: params.mine == 1, steps: [{python: 'm:f'}]}\n"
     assert JobSpec.from_text(HEAD + own).groups[0].when == "params.mine == 1"
     ring = "  - {name: a, needs: [b], when: results.b.n > 1, steps: [{python: 'm:f'}]}\n" + B
@@ -471,7 +469,7 @@ def test_a_group_sees_its_own_parameters_and_a_cycle_is_told_once() -> None:
 
 
 @pytest.mark.variant
-def test_ten_thousand_conditions_in_a_chain_are_checked_in_seconds() -> None:
+def test_ten_thousand_chained_conditions_are_checked_in_seconds() -> None:
     step = [{"python": "m:f"}]
     chain = [{"name": "g0", "steps": step}] + [
         {"name": f"g{i}", "needs": [f"g{i - 1}"], "when": "results.g0.n > 1", "steps": step}

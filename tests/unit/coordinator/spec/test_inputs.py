@@ -36,7 +36,7 @@ def reads(needs: str, **more: str) -> str:
     )
 
 
-def test_an_input_is_written_in_short_or_in_full() -> None:
+def test_an_input_has_a_short_and_a_long_form() -> None:
     text = reads(
         "a",
         inputs="{u: flights, v: flights@latest, w: flights@7, x: {dataset: flights, version: 7}}",
@@ -82,12 +82,12 @@ def test_an_input_is_written_in_short_or_in_full() -> None:
         ),
     ],
 )
-def test_a_wrong_input_is_named_with_what_was_expected(inputs: str, message: str) -> None:
+def test_an_invalid_input_is_reported_with_the_expected_form(inputs: str, message: str) -> None:
     (line,) = told(reads("j", inputs=inputs))
     assert f"groups[4].inputs.{message}" in line
 
 
-def test_a_join_reads_nothing() -> None:
+def test_a_join_has_no_inputs() -> None:
     (line,) = told(f"{HEAD}{A}  - {{name: j, needs: [a], inputs: {{u: flights}}}}\n")
     assert "inputs: has no effect in a group without steps" in line
 
@@ -118,7 +118,7 @@ def test_a_join_reads_nothing() -> None:
         ),
     ],
 )
-def test_a_result_that_sql_cannot_name_is_refused(
+def test_a_result_with_an_invalid_sql_name_is_refused(
     needs: str, sql: str, message: str, tmp_path: Path
 ) -> None:
     (line,) = told(reads(needs, sql=sql))
@@ -139,11 +139,11 @@ def test_a_result_that_sql_cannot_name_is_refused(
         "SELECT x::results.b.n",
     ],
 )
-def test_a_result_of_a_needed_group_is_fine_also_through_a_join(sql: str) -> None:
+def test_a_result_of_a_needed_group_is_accepted_also_through_a_join(sql: str) -> None:
     assert plan_of(reads("j", sql=sql)).groups["r"].reads == ("a", "z")
 
 
-def test_a_parameter_of_the_name_results_is_read_as_before() -> None:
+def test_a_parameter_named_results_keeps_working() -> None:
     text = reads("a", params="{results: {b: {n: 1}}}", sql="SELECT :results.b.n")
     assert plan_of(text).groups["r"].spec.params["results"]
 
@@ -165,7 +165,7 @@ def forked(values: str) -> str:
         ("{one: [1, 2], none: []}", ()),
     ],
 )
-def test_the_members_of_a_fork_are_all_combinations_by_the_names_of_the_parameters(
+def test_fork_members_are_all_combinations_of_the_parameter_values(
     values: str, members: tuple[object, ...]
 ) -> None:
     plan = plan_of(forked(values))
@@ -173,7 +173,7 @@ def test_the_members_of_a_fork_are_all_combinations_by_the_names_of_the_paramete
     assert plan.member_count("g", {}) == len(members)
 
 
-def test_a_submit_gives_the_values_of_a_fork() -> None:
+def test_a_submit_can_set_the_values_of_a_fork() -> None:
     spec = JobSpec.from_text(forked("{day: {param: d}}")).with_params({"d": [3, 4]})
     assert compile_plan(spec).groups["g"].values == (3, 4)
 
@@ -213,12 +213,12 @@ def test_a_submit_gives_the_values_of_a_fork() -> None:
         ),
     ],
 )
-def test_a_wrong_fork_is_named_with_what_was_expected(values: str, message: str) -> None:
+def test_an_invalid_fork_is_reported_with_the_expected_form(values: str, message: str) -> None:
     (line,) = told(forked(values))
     assert f"groups[0].for_each{message}" in line
 
 
-def test_values_that_a_fork_cannot_have_are_refused_also_in_a_parameter() -> None:
+def test_invalid_fork_values_are_refused_also_in_a_parameter() -> None:
     lines = told(forked("{day: {param: bad}}"))
     assert (
         "the values of a fork are stored and shown, so references are not resolved there"
@@ -227,7 +227,7 @@ def test_values_that_a_fork_cannot_have_are_refused_also_in_a_parameter() -> Non
     assert "(text, a number, true, false, or a mapping of names to these), not a list" in lines[1]
 
 
-def test_a_runner_gets_the_values_of_its_member_alone() -> None:
+def test_a_runner_gets_only_the_values_of_its_member() -> None:
     stored = plan_of(forked("{month: [1, 2], carrier: [UA, AA]}")).group_plans("/w", None)["g"]
     plan = GroupPlan.model_validate_json(stored)
     assert plan.group.for_each == {"month": (), "carrier": ()}
@@ -242,9 +242,7 @@ def over_an_input(**fields: str) -> str:
     return f"{HEAD}{A}  - {{{written}, {fork}}}\n"
 
 
-def test_a_fork_over_a_group_that_reads_a_dataset_of_its_own_name_is_over_what_the_group_makes() -> (
-    None
-):
+def test_a_fork_over_a_group_uses_the_output_rather_than_an_input_of_the_same_name() -> None:
     sales = (
         "  - {name: sales, inputs: {sales: sales}, steps: [{python: 'm:f', output: sales_new}]}\n"
     )
@@ -257,7 +255,7 @@ def test_a_fork_over_a_group_that_reads_a_dataset_of_its_own_name_is_over_what_t
     assert plan.groups["sales"].feeds == (("f", "sales.day"),)
 
 
-def test_a_fork_over_an_input_gets_a_group_before_it_that_reads_the_values() -> None:
+def test_a_fork_over_an_input_gets_a_preceding_group_that_reads_the_values() -> None:
     plan = plan_of(
         over_an_input(
             needs="[a]", when="results.a.n > 1", queue="heavy", retry="{max: 7}", pool="jdbc"
@@ -302,14 +300,12 @@ def test_a_fork_over_an_input_gets_a_group_before_it_that_reads_the_values() -> 
         ),
     ],
 )
-def test_a_fork_over_an_input_that_cannot_be_is_refused(
-    fields: dict[str, str], message: str
-) -> None:
+def test_an_impossible_fork_over_an_input_is_refused(fields: dict[str, str], message: str) -> None:
     (line,) = told(over_an_input(**fields))
     assert "groups[1].for_each.day.from: " in line
     assert message in line
 
 
-def test_the_name_of_the_group_that_reads_the_values_is_taken() -> None:
+def test_the_name_of_the_value_reading_group_is_reserved() -> None:
     (line,) = told(over_an_input() + "  - {name: f-values, steps: [{python: 'm:f'}]}\n")
     assert ("the group that reads these values is named 'f-values'") in line

@@ -54,7 +54,7 @@ def problem(params: dict[str, Any], **given: Any) -> str:
     return line
 
 
-def test_values_given_as_text_get_their_declared_types_and_runners_get_the_plain_values() -> None:
+def test_values_given_as_text_are_converted_to_their_declared_types() -> None:
     spec = JobSpec.from_values(minimal(params=DECLARED), GIVEN)
     values = {
         "day": "2013-12-31",
@@ -70,7 +70,7 @@ def test_values_given_as_text_get_their_declared_types_and_runners_get_the_plain
     assert compile_to_store(spec).plan.params == values
 
 
-def test_a_spec_says_the_same_whether_its_values_are_written_or_given() -> None:
+def test_written_and_given_values_result_in_the_same_spec() -> None:
     given = JobSpec.from_values(minimal(params=DECLARED), {"day": "2013-12-31"})
     written = {**DECLARED, "day": {**DECLARED["day"], "default": "2013-12-31"}}
     assert given.fingerprint == JobSpec.from_values(minimal(params=written), {}).fingerprint
@@ -79,14 +79,14 @@ def test_a_spec_says_the_same_whether_its_values_are_written_or_given() -> None:
     assert again.with_params({"day": "2014-01-01"}).values["day"] == "2014-01-01", "as a retry does"
 
 
-def test_a_parameter_that_is_declared_without_a_value_is_null() -> None:
+def test_a_declared_parameter_without_a_value_is_null() -> None:
     spec = JobSpec.from_values(minimal(params={"at": {"type": "datetime"}}), {})
     assert spec.values == {"at": None}
     assert spec.with_params({"at": None}) == spec
     assert spec.with_params({"at": UnparsedText("null")}) == spec
 
 
-def test_a_date_of_python_is_written_in_its_iso_form() -> None:
+def test_a_python_date_is_written_in_iso_form() -> None:
     noon = datetime.datetime(2013, 12, 31, 12, tzinfo=datetime.UTC)
     spec = JobSpec.from_values(minimal(params=DECLARED), {"day": noon.date(), "at": noon})
     assert (spec.values["day"], spec.values["at"]) == ("2013-12-31", "2013-12-31T12:00:00+00:00")
@@ -125,9 +125,7 @@ def test_a_date_of_python_is_written_in_its_iso_form() -> None:
         ("ids", "[1", "cannot be read: not readable as YAML"),
     ],
 )
-def test_a_value_of_another_type_than_the_declared_one_is_refused(
-    name: str, value: Any, message: str
-) -> None:
+def test_a_value_of_a_wrong_type_is_refused(name: str, value: Any, message: str) -> None:
     given = {"day": "2013-12-31", name: unparsed(value)}
     assert problem(DECLARED, **given).startswith(f"params.{name}: {message}")
 
@@ -157,18 +155,20 @@ def test_a_value_of_another_type_than_the_declared_one_is_refused(
     ],
     ids=repr,
 )
-def test_a_plain_default_says_the_type(default: Any, good: str, bad: Any, message: str) -> None:
+def test_a_plain_default_determines_the_type(
+    default: Any, good: str, bad: Any, message: str
+) -> None:
     JobSpec.from_values(minimal(params={"p": default}), {"p": unparsed(good)})
     assert problem({"p": default}, p=unparsed(bad)).startswith(f"params.p: {message}")
 
 
 @pytest.mark.parametrize("value", ["2014", "soon", "[1]", True, None, 1.5])
-def test_a_parameter_whose_default_is_null_takes_any_value(value: Any) -> None:
+def test_a_parameter_with_a_null_default_accepts_any_value(value: Any) -> None:
     JobSpec.from_values(minimal(params={"p": None}), {"p": unparsed(value)})
 
 
 @pytest.mark.parametrize("one", [1, 1.0])
-def test_choices_are_compared_as_json_does_it(one: Any) -> None:
+def test_choices_are_compared_like_json_values(one: Any) -> None:
     params = {
         "p": {"type": "number", "default": 2.5, "choices": [1, 2.5]},
         "q": {"type": "list", "choices": [[True]]},
@@ -234,7 +234,7 @@ groups:
     ]
 
 
-def test_a_required_value_is_asked_for_when_the_values_are_known() -> None:
+def test_a_missing_required_value_is_reported_when_the_values_are_known() -> None:
     spec = JobSpec.model_validate(
         minimal(params=DECLARED)
     )  # in Python: read once, submitted with many values
@@ -258,7 +258,7 @@ def test_a_declaration_is_distinguished_from_a_mapping_with_a_type() -> None:
     ]
 
 
-def test_a_declared_parameter_has_its_value_in_a_condition() -> None:
+def test_a_condition_uses_the_value_of_a_declared_parameter() -> None:
     groups = [{"name": "a", "when": "params.limit > 5", "steps": [{"python": "m:f"}]}]
     plan = compile_to_store(
         JobSpec.from_values(minimal(params=DECLARED, groups=groups), {"day": "2013-12-31"})

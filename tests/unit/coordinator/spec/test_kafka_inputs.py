@@ -48,7 +48,7 @@ def avro(name: str, kind: Any) -> str:
     return json.dumps({"type": "record", "name": "event", "fields": [{"name": name, "type": kind}]})
 
 
-def test_the_same_topic_is_known_again_when_other_brokers_are_named() -> None:
+def test_a_topic_is_recognized_under_other_broker_addresses() -> None:
     assert read().identity == read(stream="kafka://three/events").identity
 
 
@@ -120,7 +120,7 @@ def test_the_same_topic_is_known_again_when_other_brokers_are_named() -> None:
         ),
     ],
 )
-def test_a_wrong_topic_is_named_with_what_was_expected(
+def test_an_invalid_topic_is_reported_with_the_expected_form(
     change: dict[str, Any], message: str
 ) -> None:
     lines = told(text_of(**change))
@@ -128,7 +128,7 @@ def test_a_wrong_topic_is_named_with_what_was_expected(
     assert all("groups[0].inputs.events" in line for line in lines)
 
 
-def test_options_may_hold_references_which_a_worker_resolves() -> None:
+def test_options_may_contain_references_that_a_worker_resolves() -> None:
     options = {
         "security.protocol": "SASL_SSL",
         "sasl.username": "${env:USER}",

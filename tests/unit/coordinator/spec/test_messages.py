@@ -132,7 +132,7 @@ def test_an_invalid_error_name_is_reported_with_its_place(written: str, message:
 
 
 @pytest.mark.parametrize("at", ["defaults", "groups[0]"])
-def test_hooks_are_refused_with_what_to_write_instead(at: str) -> None:
+def test_hooks_are_refused_with_the_alternative(at: str) -> None:
     hooks = "hooks: {on_failure: 'm:f'}"
     text = f"name: x\ndefaults: {{{hooks}}}\n{HEAD[8:]}{A}"
     if at != "defaults":
@@ -165,13 +165,13 @@ def test_hooks_are_refused_with_what_to_write_instead(at: str) -> None:
         ),
     ],
 )
-def test_a_compaction_that_asks_for_what_there_is_not_is_refused(step: str, message: str) -> None:
+def test_a_compaction_of_unknown_things_is_refused(step: str, message: str) -> None:
     (line,) = told(f"{HEAD}  - {{name: a, spark: false, steps: [{{{step}}}]}}\n")
     assert line.partition(": ")[2] == f"groups[0].steps[0]: {message}"
 
 
 @pytest.mark.parametrize("field", sorted(NOT_YET))
-def test_a_field_of_the_design_that_is_still_to_come_says_so(field: str) -> None:
+def test_a_planned_field_says_that_it_is_not_available_yet(field: str) -> None:
     assert told(f"{field}: 1\n" + HEAD + A) == [
         f"s.yaml:1:1: {field}: {field!r} is not supported yet; remove it"
     ]
@@ -181,7 +181,7 @@ def test_a_field_of_the_design_that_is_still_to_come_says_so(field: str) -> None
     ] * 2
 
 
-def test_every_pattern_has_words() -> None:
+def test_every_pattern_has_a_description() -> None:
     def patterns(value: Any) -> set[str]:
         if isinstance(value, dict):
             own = {value["pattern"]} if isinstance(value.get("pattern"), str) else set()
@@ -233,13 +233,13 @@ def test_a_thousand_problems_are_reported_in_fifty_lines() -> None:
     assert lines[-1] == "… and 950 more problems"
 
 
-def test_a_spec_error_travels_between_processes() -> None:
+def test_a_spec_error_can_be_pickled() -> None:
     error = SpecError([SpecProblem("wrong", ("a", 1), False, "s.yaml", 2, 3)])
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.problems) == ("s.yaml:2:3: a[1]: wrong", error.problems)
 
 
-def test_paths_are_written_without_a_second_reading() -> None:
+def test_paths_of_problems_are_printed_in_yaml_notation() -> None:
     assert path_text(("groups", 2, "steps", 0, "sql")) == "groups[2].steps[0].sql"
     assert path_text(("conf", "spark.sql.x")) == 'conf["spark.sql.x"]'
     assert path_text(("params", "a\nb")) == 'params["a\\nb"]'

@@ -35,17 +35,17 @@ S = GroupState
     ],
     ids=["job", "defaults", "group", "defaults-queue", "group-queue", "step"],
 )
-def test_a_timeout_of_zero_is_refused_with_what_to_write_instead(wrong: dict[str, Any]) -> None:
+def test_a_timeout_of_zero_is_refused_with_the_alternative(wrong: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=r"timeout: a timeout of zero .* leave it out for no end"):
         JobSpec.model_validate(wrong)
 
 
-def test_the_groups_own_queue_timeout_stands_over_that_of_the_defaults() -> None:
+def test_the_queue_timeout_of_a_group_overrides_the_default() -> None:
     job = Job(group("a", queue_timeout="5s"), group("b"), defaults={"queue_timeout": "1h"})
     assert [job.plan.groups[name].spec.queue_timeout for name in "ab"] == [5.0, 3600.0]
 
 
-def test_timeouts_change_nothing_of_what_a_standing_marker_is_known_by() -> None:
+def test_timeouts_are_not_part_of_the_fingerprint() -> None:
     """Or work that is done would be done again because somebody gave it more time."""
 
     def fingerprint(timeout: float | None, queue_timeout: float | None) -> str:
@@ -64,7 +64,7 @@ def test_timeouts_change_nothing_of_what_a_standing_marker_is_known_by() -> None
 # -------------------------------------------------------------------------------------------
 
 
-def test_a_group_that_nobody_claims_in_time_fails_for_good_and_says_what_to_do() -> None:
+def test_an_unclaimed_group_fails_permanently_with_a_remedy() -> None:
     job = Job(group("a", queue="heavy", queue_timeout="1m", retry=NO_JITTER), group("b", "a"))
     job.decide()
     job.now += 59.9
@@ -82,7 +82,7 @@ def test_a_group_that_nobody_claims_in_time_fails_for_good_and_says_what_to_do()
     assert "nobody took it within its queue_timeout of 1m00s" in job.state.job.reason.text
 
 
-def test_the_sentence_names_how_many_runners_listen() -> None:
+def test_the_queue_timeout_message_counts_the_listening_runners() -> None:
     job = Job(group("a", queue_timeout="1m"))
     job.decide()
     job.now += 60
@@ -90,7 +90,7 @@ def test_the_sentence_names_how_many_runners_listen() -> None:
     assert "3 runners listen on queue spark; they were busy" in job.reason("a").text
 
 
-def test_a_claimed_group_has_left_the_queue_for_good() -> None:
+def test_a_claimed_group_is_no_longer_subject_to_the_queue_timeout() -> None:
     job = Job(group("a", queue_timeout="1m"))
     job.decide()
     job.claim("a")
@@ -100,7 +100,7 @@ def test_a_claimed_group_has_left_the_queue_for_good() -> None:
     assert job.states() == {"a": "RUNNING"}
 
 
-def test_it_counts_from_when_the_group_was_queued_however_often_its_offer_is_made() -> None:
+def test_the_queue_timeout_counts_from_queueing_despite_repeated_offers() -> None:
     job = Job(group("a", queue_timeout="1m"))
     queued = job.now
     decision, made = job.decide(), 0
@@ -114,7 +114,7 @@ def test_it_counts_from_when_the_group_was_queued_however_often_its_offer_is_mad
     assert made > 2
 
 
-def test_each_attempt_has_its_whole_time_in_the_queue() -> None:
+def test_each_attempt_has_the_full_queue_timeout() -> None:
     job = Job(group("a", queue_timeout="1m", retry=NO_JITTER))
     job.decide()
     job.now += 50
@@ -133,7 +133,7 @@ def test_each_attempt_has_its_whole_time_in_the_queue() -> None:
     )
 
 
-def test_a_pause_takes_it_back_and_the_resume_begins_its_time_again() -> None:
+def test_the_queue_timeout_restarts_at_the_resume_after_a_pause() -> None:
     job = Job(group("a", queue_timeout="1m"))
     job.decide()
     job.now += 50
@@ -148,7 +148,7 @@ def test_a_pause_takes_it_back_and_the_resume_begins_its_time_again() -> None:
     assert job.states() == {"a": "QUEUED"}
 
 
-def test_the_time_in_which_a_halted_job_could_not_be_claimed_is_not_held_against_it() -> None:
+def test_time_in_a_halted_job_does_not_count_toward_the_queue_timeout() -> None:
     job = Job(group("a", queue_timeout="1m"))
     job.decide()
     job.state.job = replace(job.state.job, halted=Reason("UNDECIDABLE", "no"), status=Status.HALTED)
@@ -162,7 +162,7 @@ def test_the_time_in_which_a_halted_job_could_not_be_claimed_is_not_held_against
     assert job.states() == {"a": "FAILED"}
 
 
-def test_after_an_outage_runners_may_claim_before_anything_is_given_up() -> None:
+def test_after_an_outage_runners_may_claim_before_queue_timeouts_apply() -> None:
     job = Job(group("a", queue_timeout="1m"))
     job.decide()
     job.now += 1000
@@ -175,7 +175,9 @@ def test_after_an_outage_runners_may_claim_before_anything_is_given_up() -> None
 
 
 @pytest.mark.parametrize("back", [30.0, 10_000.0])
-def test_a_clock_that_was_set_back_neither_fails_a_group_too_early_nor_never(back: float) -> None:
+def test_a_clock_that_was_set_back_makes_the_queue_timeout_neither_early_nor_infinite(
+    back: float,
+) -> None:
     job = Job(group("a", queue_timeout="1m"))
     job.decide()
     job.now -= back
@@ -190,7 +192,7 @@ def test_a_clock_that_was_set_back_neither_fails_a_group_too_early_nor_never(bac
     assert job.now == until
 
 
-def test_a_failure_in_the_queue_is_absorbed_like_any_other() -> None:
+def test_a_queue_timeout_is_tolerated_like_any_other_failure() -> None:
     job = Job(group("a", queue_timeout="1m", optional=True), group("b", "a", join="all_done"))
     job.decide()
     job.now += 60
@@ -198,7 +200,7 @@ def test_a_failure_in_the_queue_is_absorbed_like_any_other() -> None:
     assert job.states() == {"a": "FAILED", "b": "QUEUED"}
 
 
-def test_giving_up_a_wide_fork_keeps_to_500_transitions() -> None:
+def test_queue_timeouts_of_a_wide_fork_respect_the_limit_of_500() -> None:
     job = Job(
         group("w", queue_timeout="1m", for_each={"n": list(range(1200))}),
         on_failure="finish_others",
@@ -214,7 +216,7 @@ def test_giving_up_a_wide_fork_keeps_to_500_transitions() -> None:
     assert job.status() is Status.FAILED
 
 
-def test_a_queued_group_says_when_it_is_given_up() -> None:
+def test_a_queued_group_shows_its_queue_timeout() -> None:
     job = Job(group("a", queue_timeout="1m"), group("b"))
     job.decide()
     found = job.why()

@@ -114,7 +114,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens_each_target_gets_each_notice_and_those_of_a_problem_in_their_order(
+def test_in_any_history_each_target_gets_its_notices_in_order(
     client: redis.Redis, seed: int
 ) -> None:
     history = History(client, seed)

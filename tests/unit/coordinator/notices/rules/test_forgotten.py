@@ -57,17 +57,17 @@ def expected(judged: float, **told: Alert) -> Subject:
         (Subject([], 0.0, "RUNNING"), Fate.OPEN),
     ],
 )
-def test_a_problem_is_forgotten_if_its_subject_is_well_and_no_end_was_committed(
+def test_a_lost_problem_is_closed_if_its_subject_is_well_and_no_end_was_committed(
     subject: Subject | None, fate: Fate
 ) -> None:
     assert fate_of("ops", NOTICE, subject, AT + 60, 7 * DAY) is fate
 
 
-def test_a_job_that_has_left_the_store_after_its_retention_was_not_forgotten() -> None:
+def test_a_job_removed_by_retention_does_not_count_as_lost() -> None:
     assert fate_of("ops", NOTICE, None, AT + 8 * DAY, 7 * DAY) is Fate.ENDED
 
 
-def test_two_coordinators_send_one_end() -> None:
+def test_two_coordinators_send_one_end_notice() -> None:
     first, second = (end_of("ops", NOTICE, None, AT + later) for later in (60, 61))
     assert first.id == second.id != NOTICE.id
     assert (first.event, first.problem, first.to) == ("recovered", "schedule:s", ("ops",))

@@ -84,7 +84,7 @@ def test_a_successful_job_is_notified_once_if_requested() -> None:
     assert notice.text.startswith("all groups are done")
 
 
-def test_a_failure_is_told_with_the_sentence_of_why_its_first_error_and_what_helps() -> None:
+def test_a_failure_notice_contains_reason_first_error_and_remedy() -> None:
     job = Told(group("a", retry={"max": 0}), on=["failed"])
     job.decide()
     job.run("a", failure())
@@ -156,7 +156,7 @@ def test_each_unsuccessful_end_is_notified_as_failed(end: Any, words: str) -> No
     assert words in notice.text or end is queue_timeout, notice.text
 
 
-def test_a_job_that_is_tried_again_for_a_time_is_told_at_that_time_and_its_end_once() -> None:
+def test_long_retrying_is_notified_at_its_limit_and_ends_once() -> None:
     job = Told(
         group("a", retry={**NO_JITTER, "max": 1000, "backoff": 400}),
         on=["recovered", {"retrying_for": "15m"}],
@@ -187,7 +187,7 @@ def test_a_job_that_is_tried_again_for_a_time_is_told_at_that_time_and_its_end_o
     assert job.notices[1].id != notice.id
 
 
-def test_a_problem_that_comes_back_is_told_again_once_per_interval_and_not_lost() -> None:
+def test_a_recurring_problem_is_notified_once_per_interval_without_loss() -> None:
     retry = {**NO_JITTER, "backoff": 1.0, "max_backoff": 1.0}
     job = Told(
         *(group(f"g{n}", *([f"g{n - 1}"] if n else []), retry=retry) for n in range(60)),
@@ -208,7 +208,7 @@ def test_a_problem_that_comes_back_is_told_again_once_per_interval_and_not_lost(
     assert job.events()[:4] == ["retrying_for", "recovered"] * 2
 
 
-def test_a_clock_that_is_set_back_by_a_day_keeps_no_problem_quiet_for_a_day() -> None:
+def test_a_clock_set_back_by_a_day_silences_no_problem_for_a_day() -> None:
     job = Told(group("a", retry={**NO_JITTER, "backoff": 300}), on=[{"retrying_for": "1m"}])
     job.decide()
     yesterday = OpenProblem(
@@ -222,9 +222,7 @@ def test_a_clock_that_is_set_back_by_a_day_keeps_no_problem_quiet_for_a_day() ->
     assert job.events() == ["retrying_for"]
 
 
-def test_a_queue_without_a_worker_is_told_with_the_queue_and_its_end_when_one_takes_the_offer() -> (
-    None
-):
+def test_a_queue_without_workers_is_notified_and_ends_when_the_offer_is_taken() -> None:
     job = Told(group("a", queue="heavy"), on=["recovered", {"waiting_for_worker": "5m"}])
     job.decide()
     began = job.now
@@ -240,7 +238,7 @@ def test_a_queue_without_a_worker_is_told_with_the_queue_and_its_end_when_one_ta
     assert job.events() == ["waiting_for_worker", "recovered"]
 
 
-def test_of_two_offers_on_a_queue_without_a_worker_the_older_one_is_told() -> None:
+def test_the_oldest_offer_on_a_queue_without_workers_is_notified() -> None:
     job = Told(
         group("a", queue="heavy"),
         group("x"),
@@ -258,7 +256,7 @@ def test_of_two_offers_on_a_queue_without_a_worker_the_older_one_is_told() -> No
     assert notice.since == began
 
 
-def test_an_offer_behind_others_of_the_job_does_not_wait_for_a_worker_until_none_goes_on() -> None:
+def test_an_offer_behind_running_groups_of_its_job_does_not_count_as_waiting_for_a_worker() -> None:
     job = Told(group("a"), group("b"), on=[{"waiting_for_worker": "5m"}])
     job.decide()
     job.claim("a")
@@ -274,7 +272,7 @@ def test_an_offer_behind_others_of_the_job_does_not_wait_for_a_worker_until_none
     assert job.events() == ["waiting_for_worker"]
 
 
-def test_a_job_that_runs_for_longer_than_a_time_or_than_usual_is_told() -> None:
+def test_a_job_that_exceeds_a_limit_or_its_usual_duration_is_notified() -> None:
     for on, usual in (("1h", 0.0), ("3 x usual", 1200.0)):
         job = Told(group("a"), on=[{"running_for": on}, "recovered"])
         job.usual = usual
@@ -294,7 +292,7 @@ def test_a_job_that_runs_for_longer_than_a_time_or_than_usual_is_told() -> None:
         assert job.events() == ["running_for", "recovered"]
 
 
-def test_the_time_in_which_a_job_is_paused_is_no_time_in_which_it_runs() -> None:
+def test_paused_time_does_not_count_as_running_time() -> None:
     job = Told(group("a"), group("b", "a"), on=[{"running_for": "1h"}])
     job.decide()
     job.run("a")
@@ -308,7 +306,7 @@ def test_the_time_in_which_a_job_is_paused_is_no_time_in_which_it_runs() -> None
     assert job.last.look_at == job.now + 3600
 
 
-def test_while_nothing_is_usual_nothing_is_longer_than_usual() -> None:
+def test_without_a_usual_duration_no_job_is_unusually_long() -> None:
     job = Told(group("a"), on=[{"running_for": "3 x usual"}])
     job.decide()
     job.claim("a")
@@ -328,7 +326,7 @@ def halt(job: Told) -> None:
     job.told_with(Decision(job.state.job, old))
 
 
-def test_each_halt_is_notified_and_the_resume_ends_it() -> None:
+def test_each_halt_is_notified_and_ended_by_the_resume() -> None:
     job = Told(group("a"), on=["halted", "recovered"])
     job.decide()
     halt(job)
@@ -364,7 +362,7 @@ def test_targets_notified_of_a_failure_get_no_recovery_at_the_failure() -> None:
     assert job.events() == ["retrying_for", "failed"]
 
 
-def test_who_asked_only_for_the_wait_is_told_of_its_end_however_the_job_ends() -> None:
+def test_a_target_subscribed_only_to_waits_is_notified_of_their_end() -> None:
     job = Told(group("a"), on=["recovered", {"waiting_for_worker": "5m"}])
     job.decide()
     job.now += 300
@@ -383,7 +381,7 @@ def retry_of(failed: Told, *groups: Any, **options: Any) -> Told:
     return retry
 
 
-def test_a_retry_that_ends_well_ends_the_problem_of_the_job_that_failed() -> None:
+def test_a_successful_retry_ends_the_problem_of_the_failed_job() -> None:
     on = ["failed", "recovered", {"waiting_for_worker": "5m"}]
     first = Told(group("a", retry={"max": 0}), on=on)
     first.decide()
@@ -405,7 +403,7 @@ def test_a_retry_that_ends_well_ends_the_problem_of_the_job_that_failed() -> Non
     assert "its retry has ended well" in last.notices[1].text
 
 
-def test_a_retry_that_ends_well_tells_nobody_who_was_not_told_of_the_failure() -> None:
+def test_a_successful_retry_notifies_only_targets_notified_of_the_failure() -> None:
     first = Told(group("a", retry={"max": 0}), on=["halted", "recovered"])
     first.decide()
     first.run("a", failure())
@@ -421,7 +419,7 @@ def rules_for(*targets: str) -> tuple[FleetRule, ...]:
 
 
 @pytest.mark.parametrize("left", [("boss",), ()], ids=["the rule stays", "no rule stays"])
-def test_a_target_that_is_taken_out_of_a_rule_hears_the_end_of_a_problem_of_which_it_was_told(
+def test_a_target_removed_from_a_rule_is_notified_of_the_end_of_its_problem(
     left: tuple[str, ...],
 ) -> None:
     def events(job: Told, target: str) -> list[str]:
@@ -459,7 +457,7 @@ def test_a_target_that_is_taken_out_of_a_rule_hears_the_end_of_a_problem_of_whic
     assert events(last, "ops") == events(last, "boss") == ["recovered"]
 
 
-def test_a_run_of_a_schedule_notifies_of_its_problems_and_not_of_its_end() -> None:
+def test_a_run_of_a_schedule_notifies_problems_but_not_its_end() -> None:
     job = Told(group("a", retry={"max": 0}), on=ALL)
     job.state.job = replace(job.state.job, schedule="nightly")
     job.decide()
@@ -478,7 +476,7 @@ def test_a_run_of_a_schedule_notifies_of_its_problems_and_not_of_its_end() -> No
     )
 
 
-def test_a_run_of_a_schedule_that_is_halted_is_told_since_its_schedule_does_not_see_it() -> None:
+def test_a_halted_run_of_a_schedule_is_notified() -> None:
     job = Told(group("a"), on=["halted", "recovered"])
     job.state.job = replace(job.state.job, schedule="nightly")
     job.decide()
@@ -489,7 +487,7 @@ def test_a_run_of_a_schedule_that_is_halted_is_told_since_its_schedule_does_not_
     assert job.events() == ["halted", "recovered"]
 
 
-def test_rules_of_the_fleet_hold_for_jobs_whose_name_fits_and_a_target_is_told_once() -> None:
+def test_fleet_rules_apply_to_matching_jobs_and_notify_each_target_once() -> None:
     rules = (
         FleetRule.model_validate({"on": ["failed"], "to": ["ops", "boss"], "names": ["j*"]}),
         FleetRule.model_validate(
@@ -503,7 +501,7 @@ def test_rules_of_the_fleet_hold_for_jobs_whose_name_fits_and_a_target_is_told_o
     assert notice.to == ("ops", "boss")
 
 
-def test_the_same_history_makes_the_same_ids() -> None:
+def test_the_same_history_gives_the_same_notice_ids() -> None:
     def ids() -> list[str]:
         job = Told(group("a", retry={**NO_JITTER, "max": 1000, "backoff": 400}), on=ALL)
         job.decide()

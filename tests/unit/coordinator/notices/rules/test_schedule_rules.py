@@ -112,9 +112,7 @@ def test_a_failure_repaired_within_one_check_is_notified_with_its_end() -> None:
     assert play.told == ["failed", "recovered"]
 
 
-def test_a_problem_that_comes_back_is_told_again_no_earlier_than_half_an_hour_later_if_it_stands_then() -> (
-    None
-):
+def test_a_recurring_problem_is_notified_again_after_half_an_hour_if_still_open() -> None:
     play = Telling(
         ["failed", "recovered"],
         every="60s",
@@ -160,9 +158,7 @@ def test_each_halt_is_notified_and_ended_by_a_successful_resume() -> None:
     assert play.told == ["halted", "halted", "recovered"]
 
 
-def test_a_failure_that_halts_is_one_notice_and_who_asked_for_failures_alone_is_told_of_that() -> (
-    None
-):
+def test_a_failure_that_halts_sends_one_notice_also_to_failure_subscribers() -> None:
     rule = FleetRule.model_validate({"on": ["failed", "recovered"], "to": "boss"})
     play = Telling(["failed", "halted", "recovered"], ScheduleNotices((rule,)))
     play.at(60)
@@ -204,7 +200,7 @@ def test_a_long_retrying_schedule_is_notified_once() -> None:
     assert play.notices[0].since == T0 + 61
 
 
-def test_a_run_that_could_not_be_submitted_for_long_is_told() -> None:
+def test_a_run_that_cannot_be_submitted_for_long_is_notified() -> None:
     play = Telling([{"retrying_for": "30s"}])
     decision = decide(play.record, {}, T0 + 60)
     (run,) = decision.submits(T0 + 60)
@@ -252,7 +248,7 @@ def test_a_backfill_that_fails_continues_and_ends_is_notified_once_each() -> Non
     assert play.notices[2].text == "its backfill is DONE, 2 of 2 ticks are done"
 
 
-def test_the_end_of_a_failed_backfill_that_is_canceled_is_not_called_a_recovery() -> None:
+def test_canceling_a_failed_backfill_is_not_called_a_recovery() -> None:
     play = Telling(["failed", "recovered"], every="60s", retry={"max": 0, "backoff": "1s"})
     wanted = Wanted.between(
         policy_of(play.record.policy), "2027-01-01T00:00:00Z", "2027-01-01T00:01:00Z"
@@ -280,9 +276,7 @@ def test_each_successful_run_is_notified_if_requested() -> None:
     assert [one.job for one in play.notices] == play.submitted
 
 
-def test_an_unread_file_that_waits_too_long_is_told_also_under_a_pause_but_not_by_a_look_before_a_success() -> (
-    None
-):
+def test_a_file_unread_for_too_long_is_notified_even_during_a_pause() -> None:
     play = Telling([{"behind": "10m"}, "recovered"])
     play.command("pause", 5)
     play.backlog = Backlog(T0 + 500, {"/in": StreamBacklog(new=3, bytes=10, looked=9, since=T0)})
@@ -305,7 +299,7 @@ def test_an_unread_file_that_waits_too_long_is_told_also_under_a_pause_but_not_b
     assert other.told == [], "the run may have read it since"
 
 
-def test_a_rule_that_is_changed_while_its_problem_stands_silences_no_later_end() -> None:
+def test_changing_a_rule_with_an_open_problem_does_not_suppress_its_end() -> None:
     play = Telling([{"behind": "10m"}, "failed", "recovered"])
     play.backlog = Backlog(T0 + 900, {"s": StreamBacklog(new=1, since=T0 + 100)})
     play.at(901)
@@ -323,7 +317,7 @@ def test_a_rule_that_is_changed_while_its_problem_stands_silences_no_later_end()
 
 
 @pytest.mark.parametrize("rules", [[{"on": ["failed", "recovered"], "to": "boss"}], []])
-def test_a_target_that_is_taken_out_of_a_rule_hears_the_end_of_a_problem_of_which_it_was_told(
+def test_a_target_removed_from_a_rule_is_notified_of_the_end_of_its_problem(
     rules: list[Any],
 ) -> None:
     play = Telling(["failed", "recovered"])
@@ -340,7 +334,7 @@ def test_a_target_that_is_taken_out_of_a_rule_hears_the_end_of_a_problem_of_whic
     ]
 
 
-def test_who_stops_a_schedule_ends_its_problem_for_those_who_were_told_of_it() -> None:
+def test_stopping_a_schedule_notifies_informed_targets_that_the_problem_ended() -> None:
     play = Telling(["failed", "recovered"])
     play.at(60)
     play.fails(61)
@@ -357,7 +351,7 @@ def test_who_stops_a_schedule_ends_its_problem_for_those_who_were_told_of_it() -
     )
 
 
-def test_the_rules_of_the_fleet_hold_for_the_schedules_whose_names_fit() -> None:
+def test_fleet_rules_apply_to_schedules_with_matching_names() -> None:
     both = [
         {"on": ["failed"], "to": "a", "names": ["s*"]},
         {"on": ["failed"], "to": "b", "names": ["x"]},
@@ -425,7 +419,7 @@ def test_each_late_night_of_a_pause_is_notified_with_its_cause() -> None:
     assert "since 2026-11-20T12:00:00Z" in play.notices[0].text
 
 
-def test_late_is_told_when_coordinators_come_back_and_of_the_last_night_only() -> None:
+def test_after_an_outage_late_is_notified_only_for_the_last_night() -> None:
     play = nightly()
     well(play, "2026-11-21")
     play.at(berlin("2026-11-24T11:00") - T0)
@@ -433,7 +427,7 @@ def test_late_is_told_when_coordinators_come_back_and_of_the_last_night_only() -
     assert "by 06:00 of 2026-11-24" in play.notices[0].text
 
 
-def test_a_halted_schedule_and_one_whose_run_failed_are_late() -> None:
+def test_halted_schedules_and_schedules_with_failed_runs_are_late() -> None:
     play = nightly()
     tick = berlin("2026-11-21T02:30") - T0
     play.at(tick)
@@ -448,7 +442,7 @@ def test_a_halted_schedule_and_one_whose_run_failed_are_late() -> None:
     assert failing.told == ["late"]
 
 
-def test_a_schedule_with_nothing_to_do_is_looked_at_when_a_run_becomes_late() -> None:
+def test_an_idle_schedule_is_checked_when_a_run_becomes_late() -> None:
     """Else a run that failed for good is told as late only after the next tick."""
     play = nightly(cron="30 2 * * 6")  # 21 November 2026 is a Saturday
     play.at(berlin("2026-11-21T02:30") - T0)
@@ -460,7 +454,7 @@ def test_a_schedule_with_nothing_to_do_is_looked_at_when_a_run_becomes_late() ->
     assert play.due == berlin("2026-11-22T06:00")
 
 
-def test_a_schedule_that_is_new_is_not_late_for_what_came_before_it() -> None:
+def test_a_new_schedule_is_not_late_for_earlier_ticks() -> None:
     play = nightly(made="2026-11-21T04:00")
     play.at(berlin("2026-11-21T06:00:01") - T0)
     assert play.told == []
@@ -468,7 +462,7 @@ def test_a_schedule_that_is_new_is_not_late_for_what_came_before_it() -> None:
     assert play.told == ["late"]
 
 
-def test_the_run_of_the_day_before_does_not_count_for_this_night_however_late_it_ended() -> None:
+def test_the_run_of_the_previous_day_never_counts_for_this_night() -> None:
     play = nightly()
     tick = berlin("2026-11-21T02:30") - T0
     play.at(tick)
@@ -481,9 +475,7 @@ def test_the_run_of_the_day_before_does_not_count_for_this_night_however_late_it
     assert "of 2026-11-22" in play.notices[-1].text
 
 
-def test_late_on_some_days_of_the_week_and_for_a_weekly_schedule_whose_run_came_days_before() -> (
-    None
-):
+def test_weekday_deadlines_also_work_for_weekly_schedules() -> None:
     play = nightly("06:00 MON-FRI")
     play.command("pause", berlin("2026-11-20T13:00") - T0)
     for day in (21, 22, 23):  # Saturday, Sunday, Monday
@@ -501,7 +493,7 @@ def test_late_on_some_days_of_the_week_and_for_a_weekly_schedule_whose_run_came_
     assert weekly.told == ["late"]
 
 
-def test_a_clock_that_was_ahead_silences_no_later_night() -> None:
+def test_a_clock_that_was_ahead_suppresses_no_later_night() -> None:
     play = nightly()
     play.command("pause", berlin("2026-11-20T13:00") - T0)
     play.at(berlin("2027-11-20T13:00") - T0)
@@ -548,7 +540,7 @@ def test_a_clock_that_was_ahead_silences_no_later_night() -> None:
         ("06:00 MON,WED", "2026-11-27T12:00Z", "2026-11-25T06:00Z", "2026-11-30T06:00Z"),
     ],
 )
-def test_a_deadline_comes_once_a_day_whatever_the_clocks_do(
+def test_a_deadline_occurs_once_a_day_despite_clock_changes(
     late: str, now: str, at: str, next_at: str
 ) -> None:
     found = deadlines(late_of(late), "UTC", datetime.fromisoformat(now).timestamp())
@@ -556,9 +548,7 @@ def test_a_deadline_comes_once_a_day_whatever_the_clocks_do(
     assert [found.at, found.next_at] == wanted
 
 
-def test_the_ticks_that_count_for_a_deadline_are_those_of_the_day_before_it_or_the_last_one() -> (
-    None
-):
+def test_a_deadline_concerns_the_ticks_of_the_previous_day_or_the_last_tick() -> None:
     now = datetime.fromisoformat("2026-11-27T06:00Z").timestamp()
     by_hour = deadlines(late_of("06:00"), "UTC", now, '{"every":"1h"}')
     assert (by_hour.counts_from, by_hour.asks_for) == (now - DAY, now - HOUR)

@@ -44,7 +44,7 @@ def member(
     return Checkpoint(path, size, "/in", 1, BEFORE, "files", counts, "told", adds_to=adds_to)
 
 
-def test_the_position_is_the_one_before_and_what_each_member_has_read_also_on_every_repeat(
+def test_the_new_position_combines_the_old_one_and_the_reads_of_all_members(
     files: Files,
 ) -> None:
     parts = [member(files, 0, "a", "b"), member(files, 2, "c", put_aside="d")]
@@ -65,7 +65,7 @@ def test_the_position_is_the_one_before_and_what_each_member_has_read_also_on_ev
     )
 
 
-def test_the_counts_of_all_members_are_told_also_of_what_one_of_them_alone_has_counted(
+def test_the_counts_of_all_members_are_reported_including_partial_ones(
     files: Files,
 ) -> None:
     first = member(files, 0, "a")
@@ -78,7 +78,7 @@ def test_the_counts_of_all_members_are_told_also_of_what_one_of_them_alone_has_c
         assert made.counts == {"looked": 12, "files": 2, "put_aside": 1}
 
 
-def test_members_that_read_something_else_beside_the_same_first_one_make_another_position(
+def test_members_that_read_additional_streams_form_another_position(
     files: Files,
 ) -> None:
     """A later attempt of one member must not rewrite the position that an earlier package names."""
@@ -97,7 +97,7 @@ def test_members_that_read_something_else_beside_the_same_first_one_make_another
     assert (len(before.contents), len(after.contents)) == (3, 4)
 
 
-def test_a_stream_that_begins_adds_to_nothing_and_a_position_that_is_whole_stays(
+def test_a_new_stream_replaces_nothing_and_a_complete_position_stays(
     files: Files,
 ) -> None:
     made = whole_checkpoint(files, "loads", [member(files, 0, "a", adds_to="")])
@@ -118,7 +118,7 @@ def test_a_stream_that_begins_adds_to_nothing_and_a_position_that_is_whole_stays
         ({}, "two of them have read /in/b"),
     ],
 )
-def test_members_that_do_not_fit_together_publish_nothing(
+def test_inconsistent_members_publish_nothing(
     files: Files, change: dict[str, str], why: str
 ) -> None:
     parts = [member(files, 0, "a", "b"), replace(member(files, 1, "b", "c"), **change)]
@@ -129,14 +129,14 @@ def test_members_that_do_not_fit_together_publish_nothing(
     assert refused.value.code == "CANNOT_RESUME"
 
 
-def test_a_position_that_a_vacuum_has_removed_is_no_reason_to_try_for_ever(files: Files) -> None:
+def test_a_position_removed_by_a_vacuum_is_not_retried_forever(files: Files) -> None:
     parts = [member(files, 0, "a")]
     Path(files.uri(BEFORE)).unlink()
     with pytest.raises(PublishFailed, match="the position from which they started is gone"):
         whole_checkpoint(files, "loads", parts)
 
 
-def test_partitions_of_a_topic_are_joined_and_those_that_nobody_has_read_stand_where_they_stood(
+def test_partitions_of_a_topic_are_merged_and_unread_ones_keep_their_offset(
     files: Files,
 ) -> None:
     write_position(files, BEFORE, KafkaPosition({0: 5, 1: 5, 2: 5}, {}, "id"))

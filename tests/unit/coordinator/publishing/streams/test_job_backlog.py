@@ -20,19 +20,19 @@ def topic(at: int, end: int) -> Look:
     return Look(new=end - at, looked=1, lag={0: end - at}, next={0: at})
 
 
-def test_the_oldest_unread_file_has_waited_since_it_was_written() -> None:
+def test_the_age_of_the_oldest_unread_file_counts_from_its_modification() -> None:
     assert after(Look(new=2, bytes=4, oldest=900.0, looked=5)).since == 900.0
     assert after(Look(new=2, oldest=900.0, looked=5), Look(looked=5)).since == 0.0
 
 
-def test_an_offset_has_waited_since_the_look_that_saw_it_until_the_position_is_behind_it() -> None:
+def test_the_age_of_an_offset_counts_from_its_first_sighting_until_it_is_read() -> None:
     assert after(topic(0, 0), topic(0, 10)).since == 1060.0
     assert after(topic(0, 10), topic(0, 20), topic(5, 30)).since == 1000.0, "its runs are too slow"
     assert after(topic(0, 10), topic(10, 30)).since == 1060.0, "all that the first look saw is read"
     assert after(topic(0, 10), topic(10, 10)).since == 0.0
 
 
-def test_offsets_have_waited_until_the_position_of_each_partition_is_behind_them() -> None:
+def test_offsets_wait_until_the_position_of_each_partition_passes_them() -> None:
     both = Look(new=20, looked=2, lag={0: 10, 1: 10}, next={0: 0, 1: 0})
     one_left = Look(new=15, looked=2, lag={0: 10, 1: 5}, next={0: 10, 1: 5})
     none_left = Look(new=20, looked=2, lag={0: 10, 1: 10}, next={0: 10, 1: 10})
@@ -40,12 +40,12 @@ def test_offsets_have_waited_until_the_position_of_each_partition_is_behind_them
     assert after(both, one_left, none_left).since == 1120.0
 
 
-def test_an_object_without_a_time_has_waited_since_the_look_that_saw_it() -> None:
+def test_the_age_of_an_object_without_a_time_counts_from_its_first_sighting() -> None:
     assert after(Look(new=1, looked=3), Look(new=2, looked=4)).since == 1000.0
     assert after(Look(new=1, looked=3), Look(new=1, looked=4)).since == 1060.0
 
 
-def test_a_look_that_nobody_answered_does_not_say_that_all_is_read() -> None:
+def test_an_unanswered_backlog_check_does_not_mean_that_everything_is_read() -> None:
     waits = Look(new=2, bytes=4, oldest=900.0, looked=5)
     assert after(waits, Look(trouble="the folder is gone")).since == 900.0
     assert after(waits, Look(reachable=False), Look(trouble="gone"), Look(looked=5)).since == 0.0

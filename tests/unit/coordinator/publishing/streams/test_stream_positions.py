@@ -79,7 +79,7 @@ def standing(job: str, generation: int = 1) -> DatasetState:
 
 @pytest.mark.parametrize("after", ["", "before"])
 @pytest.mark.parametrize("generation", [1, 2])
-def test_who_went_on_from_what_is_published_publishes_its_checkpoint(
+def test_a_job_that_continued_from_the_published_checkpoint_publishes_its_own(
     after: str, generation: int
 ) -> None:
     made = output("mine", after, generation)
@@ -100,12 +100,12 @@ def test_a_job_with_an_old_position_names_the_job_that_read_on(after: str, now: 
     assert refused.value.code == ("STREAM_MOVED" if now else "CANNOT_RESUME")
 
 
-def test_what_was_published_by_a_job_that_took_over_the_same_work_is_published_once() -> None:
+def test_work_reused_by_two_jobs_is_published_once() -> None:
     change = with_checkpoint("loads", CHANGE, output("mine", "before"), standing("mine"))
     assert (change.added, change.removed, change.rows) == ([], [], 0)
 
 
-def test_a_note_of_the_position_takes_the_place_of_older_notes_of_its_stream_alone() -> None:
+def test_a_position_note_replaces_only_older_notes_of_its_stream() -> None:
     made = output("mine", "before")
     assert made.checkpoint is not None
     note = replace(made, checkpoint=replace(made.checkpoint, held_by="loads"))
@@ -122,7 +122,7 @@ def test_a_note_of_the_position_takes_the_place_of_older_notes_of_its_stream_alo
     assert with_checkpoint("log", CHANGE, note, None).checkpoint == note.checkpoint
 
 
-def test_an_output_that_reads_no_stream_is_published_as_before() -> None:
+def test_an_output_without_a_stream_is_published_as_before() -> None:
     assert (
         with_checkpoint("loads", CHANGE, StagedOutput([FILE], 3, FLIGHTS), standing("other"))
         is CHANGE
@@ -132,9 +132,7 @@ def test_an_output_that_reads_no_stream_is_published_as_before() -> None:
 IDLE = StagedOutput([FILE], 0, FLIGHTS, nothing_new="nothing new")
 
 
-def test_an_output_for_which_nothing_arrived_is_left_out_where_its_dataset_stands_as_it_would_afterwards() -> (
-    None
-):
+def test_an_output_without_arrivals_is_omitted_if_its_dataset_would_not_change() -> None:
     state = {"loads": standing("before"), "loads__rejected": standing("")}
     rejected = replace(IDLE, rejected_of="loads")
     assert with_news({"loads": IDLE, "loads__rejected": rejected}, state) == {}
@@ -216,7 +214,7 @@ def loads(tmp_path: Path) -> Loads:
     return Loads(str(tmp_path / "warehouse"))
 
 
-def test_the_second_of_two_jobs_that_read_the_same_files_is_aborted_and_nothing_is_doubled(
+def test_the_second_of_two_jobs_with_the_same_files_is_aborted_without_duplicates(
     loads: Loads,
 ) -> None:
     assert loads.publish("one", "", loads.bytes).version == 1
@@ -230,7 +228,7 @@ def test_the_second_of_two_jobs_that_read_the_same_files_is_aborted_and_nothing_
     assert loads.publish("late", "one", loads.bytes) == refused, "and so on every repeat"
 
 
-def test_a_job_for_which_nothing_has_arrived_makes_no_version(loads: Loads) -> None:
+def test_a_job_without_arrivals_creates_no_version(loads: Loads) -> None:
     loads.publish("one", "", loads.bytes)
     assert loads.publish_nothing_new("idle") == PublishResult(
         nothing_new="nothing new, looked at 2 files in /in"
@@ -240,7 +238,7 @@ def test_a_job_for_which_nothing_has_arrived_makes_no_version(loads: Loads) -> N
     assert loads.publish("two", "one", loads.bytes).version == 2
 
 
-def test_a_job_without_a_stream_and_a_compaction_leave_the_checkpoint_where_it_is(
+def test_a_job_without_a_stream_or_a_compaction_keeps_the_checkpoint(
     loads: Loads,
 ) -> None:
     loads.publish("one", "", loads.rows)
@@ -263,7 +261,7 @@ def test_snapshots_contain_the_checkpoint(loads: Loads) -> None:
     assert loads.checkpoint() == path_of(f"job{SNAPSHOT_EVERY - 1}")
 
 
-def test_a_vacuum_takes_the_checkpoints_of_old_versions_and_leaves_those_of_kept_ones(
+def test_a_vacuum_removes_checkpoints_only_of_removed_versions(
     loads: Loads,
 ) -> None:
     for job, after in (("one", ""), ("two", "one"), ("three", "two")):
@@ -281,7 +279,7 @@ def test_a_vacuum_takes_the_checkpoints_of_old_versions_and_leaves_those_of_kept
         assert [Path(loads.root, path(job)).exists() for job in ("two", "three")] == [False, True]
 
 
-def test_the_staging_collector_leaves_the_folder_of_a_checkpoint_that_an_entry_names(
+def test_the_staging_collector_keeps_a_checkpoint_folder_named_in_the_log(
     loads: Loads,
 ) -> None:
     loads.publish("one", "", loads.bytes)
@@ -289,7 +287,7 @@ def test_the_staging_collector_leaves_the_folder_of_a_checkpoint_that_an_entry_n
 
 
 @pytest.mark.parametrize("gone", [path_of, state_of])
-def test_a_marker_whose_checkpoint_is_gone_vouches_for_nothing(
+def test_a_marker_with_a_missing_checkpoint_is_invalid(
     loads: Loads, gone: Callable[[str], str]
 ) -> None:
     loads.publish("one", "", loads.bytes)
@@ -343,7 +341,7 @@ def landing(loads: Loads, tmp_path: Path) -> Landing:
     return Landing(loads, tmp_path / "in")
 
 
-def test_the_backlog_of_a_job_is_what_arrived_for_its_stream_since_its_dataset_was_published(
+def test_the_backlog_counts_stream_arrivals_since_the_last_publish(
     landing: Landing,
 ) -> None:
     (landing.folder / "a.json").write_text("{}")
@@ -360,7 +358,7 @@ def test_the_backlog_of_a_job_is_what_arrived_for_its_stream_since_its_dataset_w
     assert backlog.look(spec, landing.loads.warehouse) == {str(landing.folder): Look(looked=1)}
 
 
-def test_a_version_names_the_files_from_which_it_was_loaded_until_a_vacuum(
+def test_a_version_lists_its_loaded_files_until_a_vacuum(
     landing: Landing,
 ) -> None:
     (landing.folder / "a.json").write_text("{}")
@@ -377,7 +375,7 @@ def test_a_version_names_the_files_from_which_it_was_loaded_until_a_vacuum(
     assert sources_of(warehouse, "loads", warehouse.existing_entry(2)) == two
 
 
-def test_each_dataset_of_a_version_names_the_files_of_its_own_stream(loads: Loads) -> None:
+def test_each_dataset_of_a_version_lists_the_files_of_its_own_stream(loads: Loads) -> None:
     made = {}
     for name in ("a", "b"):
         path = f"_staging/job/{name}/1-n-c/events.position"
@@ -397,7 +395,7 @@ def test_each_dataset_of_a_version_names_the_files_of_its_own_stream(loads: Load
     assert found == {"a": ["/in/a.json"], "b": ["/in/b.json"], "c": ["/in/a.json"], "d": []}
 
 
-def test_what_a_bounded_run_has_left_counts_once_whatever_number_of_outputs_note_it(
+def test_the_remainder_of_a_bounded_run_counts_once_for_all_outputs(
     loads: Loads,
 ) -> None:
     staging = "_staging/one/load/1-n-c"
@@ -419,7 +417,7 @@ def test_what_a_bounded_run_has_left_counts_once_whatever_number_of_outputs_note
     assert publish(request).left == 4
 
 
-def test_a_file_that_is_skipped_counts_as_read_and_the_history_says_who_skipped_it(
+def test_a_skipped_file_counts_as_read_and_the_history_names_the_user(
     landing: Landing,
 ) -> None:
     (landing.folder / "a.json").write_text("{}")
@@ -450,7 +448,7 @@ def test_a_file_that_is_skipped_counts_as_read_and_the_history_says_who_skipped_
         arrivals(landing.stream, landing.position.contents)
 
 
-def test_a_skip_continues_from_a_publish_meanwhile(landing: Landing) -> None:
+def test_a_skip_continues_after_a_concurrent_publish(landing: Landing) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
     (landing.folder / "bad.json").write_text("{{")
@@ -470,7 +468,7 @@ def test_a_skip_continues_from_a_publish_meanwhile(landing: Landing) -> None:
     ]
 
 
-def test_a_skip_leaves_the_state_of_spark_where_it_stands_and_the_next_load_replaces_it(
+def test_a_skip_keeps_the_spark_state_until_the_next_load_replaces_it(
     landing: Landing,
 ) -> None:
     (landing.folder / "a.json").write_text("{}")
@@ -496,14 +494,16 @@ def test_a_skip_leaves_the_state_of_spark_where_it_stands_and_the_next_load_repl
     ("file", "text"),
     [("gone.json", "there is no file"), ("/elsewhere/a.json", "is not in /.*/in")],
 )
-def test_a_file_outside_the_stream_is_not_skipped(landing: Landing, file: str, text: str) -> None:
+def test_a_file_outside_the_stream_cannot_be_skipped(
+    landing: Landing, file: str, text: str
+) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
     with pytest.raises(Refused, match=text):
         skip_file(landing.loads.warehouse, "loads", file, by="anna")
 
 
-def test_a_dataset_that_is_loaded_from_no_list_of_files_has_none_to_skip(loads: Loads) -> None:
+def test_a_dataset_without_a_file_list_has_no_files_to_skip(loads: Loads) -> None:
     topic = Checkpoint(path_of("one"), 10, "kafka://broker:9092/events", 1, "", "kafka")
     loads.publish("one", "", loads.bytes, position=topic)
     with pytest.raises(Refused, match="is not loaded from files"):

@@ -93,11 +93,11 @@ from unstuck.tasks.spec.sql_tokens import several_statements
         ),
     ],
 )
-def test_a_graph_that_cannot_work_is_refused(groups: str, message: str) -> None:
+def test_an_impossible_graph_is_refused(groups: str, message: str) -> None:
     assert told(HEAD + groups) == [message]
 
 
-def test_a_slip_in_one_field_hides_neither_cycles_nor_unknown_needs_nor_double_names() -> None:
+def test_an_error_in_one_field_hides_no_cycle_unknown_need_or_duplicate_name() -> None:
     assert told(
         HEAD
         + "  - {name: a, needs: [c], tiemout: 3s}\n"
@@ -131,7 +131,7 @@ def test_follow_up_errors_of_a_typo_are_not_reported(groups: str, lines: int) ->
     assert len(told(HEAD + groups)) == lines, told(HEAD + groups)
 
 
-def test_a_fork_counts_with_its_members() -> None:
+def test_the_size_of_a_fork_counts_its_members() -> None:
     fork = "  - {name: f, for_each: {m: [1, 2, 3]}, steps: [{python: 'm:f'}]}\n"
     assert (
         JobSpec.from_text(HEAD + fork + "  - {name: b, needs: [f], join: {at_least: 2}}\n")
@@ -142,7 +142,7 @@ def test_a_fork_counts_with_its_members() -> None:
 
 
 @pytest.mark.parametrize("needs", ["f, p", "p, f", "p, d"])
-def test_a_fork_counts_with_its_members_also_beside_a_plain_group(needs: str) -> None:
+def test_the_size_of_a_fork_counts_its_members_beside_a_plain_group(needs: str) -> None:
     written = HEAD + (
         "  - {name: p, steps: [{python: 'm:p'}]}\n"
         "  - {name: f, for_each: {m: [1, 2, 3]}, steps: [{python: 'm:f'}]}\n"
@@ -152,7 +152,7 @@ def test_a_fork_counts_with_its_members_also_beside_a_plain_group(needs: str) ->
     assert JobSpec.from_text(written).groups[3].join.count == 4
 
 
-def test_a_long_cycle_and_a_long_chain_are_no_trouble() -> None:
+def test_long_cycles_and_chains_are_checked_without_recursion_errors() -> None:
     def ring(first: int) -> str:
         chain = "".join(f"  - {{name: g{i}, needs: [g{i - 1}]}}\n" for i in range(1, 3000))
         return (
@@ -217,7 +217,7 @@ def forked(source: str, needs: str = "a") -> str:
         ),
     ],
 )
-def test_a_dynamic_fork_without_a_maker_is_refused(groups: str, message: str) -> None:
+def test_a_dynamic_fork_without_a_source_is_refused(groups: str, message: str) -> None:
     (line,) = told(HEAD + groups)
     assert ".for_each.m.from: " in line
     assert message in line
@@ -233,11 +233,11 @@ def test_a_dynamic_fork_without_a_maker_is_refused(groups: str, message: str) ->
         PYTHON_MAKER + forked("anything.c"),
     ],
 )
-def test_a_dynamic_fork_that_may_work_is_left_to_the_run(groups: str) -> None:
+def test_an_undecidable_dynamic_fork_is_accepted(groups: str) -> None:
     assert JobSpec.from_text(HEAD + groups).groups[1].fork_from is not None
 
 
-def test_publish_is_checked_where_no_python_step_can_make_the_output() -> None:
+def test_publish_is_checked_if_no_python_step_can_make_the_output() -> None:
     assert told(HEAD + MAKER + "publish: [o, qq, o]\n") == [
         "s.yaml:4:14: publish[1]: no group makes an output 'qq'; outputs: o",
         "s.yaml:4:18: publish[2]: 'o' is listed twice; remove one of them",
@@ -265,9 +265,7 @@ def test_publish_is_checked_where_no_python_step_can_make_the_output() -> None:
         ("x" * 70_000, "params: more than 64 KB of parameters"),
     ],
 )
-def test_a_parameter_that_json_cannot_carry_is_refused_wherever_it_stands(
-    value: Any, message: str
-) -> None:
+def test_a_parameter_that_is_not_json_is_refused_everywhere(value: Any, message: str) -> None:
     step = {"python": "m:f"}
     for spec, place in [
         (minimal(params={"p": value}), ""),
@@ -282,14 +280,14 @@ def test_a_parameter_that_json_cannot_carry_is_refused_wherever_it_stands(
         assert str(caught.value).startswith(place + message)
 
 
-def test_a_parameter_that_holds_itself_is_refused() -> None:
+def test_a_self_referencing_parameter_is_refused() -> None:
     endless: list[Any] = []
     endless += [endless, endless]
     with pytest.raises(SpecError, match="nested more than 20 levels deep"):
         JobSpec.model_validate(minimal(params={"p": endless}))
 
 
-def test_a_job_has_bounds() -> None:
+def test_a_job_has_size_limits() -> None:
     group = GroupSpec.model_validate(
         {"name": "a", "for_each": {"m": list(range(10_000))}, "steps": [{"python": "m:f"}]}
     )
@@ -364,13 +362,11 @@ def test_a_job_has_bounds() -> None:
         ),
     ],
 )
-def test_a_reference_that_is_none_or_stands_where_none_is_resolved_is_refused(
-    spec: str, message: str
-) -> None:
+def test_an_invalid_or_misplaced_secret_reference_is_refused(spec: str, message: str) -> None:
     assert told(spec) == [message]
 
 
-def test_references_and_texts_that_only_look_like_them_are_taken() -> None:
+def test_valid_references_and_similar_texts_are_accepted() -> None:
     params = {
         "a": "${env:A}${env:B_2}",
         "b": "$${env:A} and $${vault:x",
@@ -414,7 +410,7 @@ def test_references_and_texts_that_only_look_like_them_are_taken() -> None:
         ),
     ],
 )
-def test_a_truth_value_is_no_number_and_a_number_no_truth_value(more: str, message: str) -> None:
+def test_booleans_and_numbers_are_not_interchangeable(more: str, message: str) -> None:
     text = (
         HEAD + A + "  - name: b\n    needs: [a]\n    steps:\n    - python: m:f\n    " + more + "\n"
     )
@@ -435,7 +431,7 @@ def test_a_truth_value_is_no_number_and_a_number_no_truth_value(more: str, messa
         (iter([1, 2]), r"for_each\.m: expected a list of values, .*, not a Python list_iterator"),
     ],
 )
-def test_a_fork_value_that_json_cannot_say_is_refused(values: Any, message: str) -> None:
+def test_a_fork_value_that_is_not_json_is_refused(values: Any, message: str) -> None:
     group = {"name": "a", "steps": [{"python": "m:f"}], "for_each": {"m": values}}
     with pytest.raises(SpecError, match=message):
         JobSpec.model_validate({"name": "x", "groups": [group]})
@@ -449,7 +445,7 @@ def forked(for_each: Any, **more: Any) -> JobSpec:
     return JobSpec.model_validate({"name": "x", "groups": [group], **more})
 
 
-def test_the_values_of_a_fork_may_be_mappings_of_names_to_scalars() -> None:
+def test_fork_values_may_be_mappings_of_names_to_scalars() -> None:
     spec = forked({"model": MAPPINGS, "seed": [1, 2]})
     stored = JobSpec.model_validate_json(spec.to_json()).groups[0]
     assert stored.fork_values == tuple((model, seed) for model in MAPPINGS for seed in (1, 2))
@@ -475,9 +471,7 @@ def test_the_values_of_a_fork_may_be_mappings_of_names_to_scalars() -> None:
         ),
     ],
 )
-def test_a_mapping_that_a_fork_cannot_have_is_refused_in_its_place(
-    values: Any, message: str
-) -> None:
+def test_an_invalid_mapping_of_a_fork_is_refused_with_its_place(values: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
         forked({"model": values})
     assert len(caught.value.problems) == 1
@@ -539,7 +533,7 @@ def test_several_statements_in_one_step_are_refused(sql: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "sql", ["CREATE TABLE t AS SELECT 1 AS id", "/* a */ create or replace view v AS SELECT 1"]
 )
-def test_a_create_that_is_to_give_rows_is_refused_with_what_to_write(
+def test_a_create_statement_in_a_step_that_returns_rows_is_refused_with_a_remedy(
     sql: str, tmp_path: Path
 ) -> None:
     says = (
@@ -606,7 +600,7 @@ def test_one_statement_or_an_undecidable_text_is_accepted(sql: str) -> None:
         ("ADD JAR /data/*", "line 1, column 14", "/*"),
     ],
 )
-def test_what_is_not_closed_in_a_statement_is_refused_with_its_place(
+def test_unclosed_parts_of_a_statement_are_refused_with_their_place(
     sql: str, place: str, begin: str, tmp_path: Path
 ) -> None:
     words = (
@@ -636,7 +630,7 @@ def reading(sql: str, **more: Any) -> JobSpec:
 @pytest.mark.parametrize(
     "sql", ["SELECT * FROM orders", "SELECT 1 FROM x JOIN `Orders` o ON o.id = x.id"]
 )
-def test_a_statement_that_reads_an_output_without_its_need_is_refused(sql: str) -> None:
+def test_a_statement_that_reads_an_output_it_does_not_need_is_refused(sql: str) -> None:
     """It read the rows that yesterday's job had published."""
     with pytest.raises(
         SpecError, match=r"groups\[1\]\.steps\[0\]\.sql: orders is an output of group load"
@@ -655,7 +649,7 @@ def test_a_statement_that_reads_an_output_without_its_need_is_refused(sql: str) 
     ],
     ids=["need", "input", "its own table", "maybe a view of Python"],
 )
-def test_a_statement_may_read_what_its_group_has_under_that_name(more: dict[str, Any]) -> None:
+def test_a_statement_may_read_any_input_of_its_group(more: dict[str, Any]) -> None:
     assert reading("SELECT * FROM orders", **more)
 
 
@@ -691,14 +685,14 @@ groups:
         (", spark.jars: a.jar", "spark.my.own: x", "give group 'warm' fresh: true"),
     ],
 )
-def test_conf_that_a_running_session_cannot_take_is_refused_but_for_a_fresh_group(
+def test_conf_that_a_running_session_cannot_take_requires_a_fresh_group(
     defaults: str, key: str, message: str
 ) -> None:
     (said,) = told(STATIC % (defaults, key))
     assert message in said
 
 
-def test_conf_of_a_running_session_and_unknown_conf_passes() -> None:
+def test_conf_of_a_running_session_and_unknown_conf_are_accepted() -> None:
     assert JobSpec.from_text(
         STATIC % ("", "spark.sql.ansi.enabled: 'true', spark.databricks.delta.x: y, other.key: z")
     )

@@ -50,7 +50,7 @@ def test_a_misspelled_table_is_refused_with_the_nearest_name() -> None:
     )
 
 
-def test_a_name_like_no_other_lists_what_the_group_reads() -> None:
+def test_a_name_without_similar_names_lists_the_inputs_of_the_group() -> None:
     text = refusal(report("SELECT * FROM x", inputs={"rates": "fx_rates"}))
     assert "it can read: load, orders, rates." in text
     assert "default.x" in text
@@ -70,9 +70,7 @@ def test_a_name_like_no_other_lists_what_the_group_reads() -> None:
         ("total", "; did you mean 'totals', an output of group report? Then add needs: [report]"),
     ],
 )
-def test_a_name_from_elsewhere_is_refused_with_what_makes_it_readable(
-    name: str, remedy: str
-) -> None:
+def test_a_name_from_elsewhere_is_refused_with_the_way_to_read_it(name: str, remedy: str) -> None:
     spec = report("SELECT 1 AS id")
     other = {
         "name": "other",
@@ -104,7 +102,7 @@ def test_a_name_from_elsewhere_is_refused_with_what_makes_it_readable(
     ],
     ids=lambda spec: spec.groups[1].steps[-1].sql[:40],
 )
-def test_what_a_run_may_be_able_to_read_is_not_refused(spec: JobSpec) -> None:
+def test_tables_that_may_exist_at_run_time_are_not_refused(spec: JobSpec) -> None:
     assert unknown_tables(spec, Settings(), nothing) == []
 
 
@@ -119,12 +117,12 @@ def test_a_fleet_with_a_metastore_has_tables_of_any_name(settings: Settings) -> 
     assert not refusal(report("SELECT * FROM x"), settings=settings)
 
 
-def test_settings_that_keep_the_catalog_of_spark_have_no_such_tables() -> None:
+def test_settings_with_the_default_spark_catalog_have_no_metastore_tables() -> None:
     settings = Settings(spark_conf={"spark.sql.catalogImplementation": "in-memory"})
     assert refusal(report("SELECT * FROM x"), settings=settings)
 
 
-def test_a_name_that_python_may_write_is_a_warning() -> None:
+def test_a_table_that_python_may_write_is_a_warning() -> None:
     (warning,) = check_tables(report("SELECT * FROM oders", load=PYTHON), Settings(), nothing)
     assert str(warning).endswith("; did you mean 'orders'?")
 
@@ -132,12 +130,14 @@ def test_a_name_that_python_may_write_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("writes", "sure"), [({"load": {"orders"}}, [True]), ({"load": {"oders"}}, [])]
 )
-def test_the_code_of_steps_decides_what_python_writes(writes: Writes, sure: list[bool]) -> None:
+def test_the_code_of_steps_decides_which_tables_python_writes(
+    writes: Writes, sure: list[bool]
+) -> None:
     spec = report("SELECT * FROM oders", load=PYTHON)
     assert [one.is_sure for one in unknown_tables(spec, Settings(), nothing, writes)] == sure
 
 
-def test_the_warehouse_is_asked_only_for_a_suggestion() -> None:
+def test_the_warehouse_is_read_only_for_suggestions() -> None:
     def fail() -> Collection[str]:
         raise AssertionError("the warehouse was asked")
 

@@ -28,9 +28,7 @@ def told(spec: JobSpec, **takes: Any) -> list[str]:
     return sorted(problem.path for problem in unused_params(spec, takes or None))
 
 
-def test_a_parameter_that_only_python_could_take_is_not_told_unless_it_is_known_what_python_takes() -> (
-    None
-):
+def test_an_unused_parameter_is_reported_only_if_the_python_signatures_are_known() -> None:
     spec = job(
         {"steps": [PYTHON], "params": {"rate": 1, "base": 2}},
         {"steps": [SQL]},
@@ -41,7 +39,7 @@ def test_a_parameter_that_only_python_could_take_is_not_told_unless_it_is_known_
     assert told(spec, g0=None) == []
 
 
-def test_what_sql_conditions_and_forks_name_is_used() -> None:
+def test_parameters_named_in_sql_conditions_and_forks_are_used() -> None:
     params = {"day": 1, "on": True, "days": [1, 2], "lost": 0}
     fork = {"for_each": {"one": {"param": "days"}}, "steps": [SQL]}
     other = {"steps": [{"sql": "SELECT 1", "output": "p"}], "when": "params.on"}
@@ -56,7 +54,7 @@ def test_unused_sql_parameters_are_reported() -> None:
     ]
 
 
-def test_a_runner_is_told_what_has_no_effect_unless_its_own_python_takes_it() -> None:
+def test_a_runner_reports_unused_parameters_unless_its_python_accepts_them() -> None:
     params = {"day": 1, "lost": 2}
     python, sql = {"steps": [PYTHON], "params": {"rate": 1}}, {"steps": [SQL]}
     assert compile_plan(job(python, sql, params=params)).for_python == {"g0": ("lost", "rate")}
@@ -66,7 +64,7 @@ def test_a_runner_is_told_what_has_no_effect_unless_its_own_python_takes_it() ->
     }
 
 
-def test_a_marker_of_sql_to_which_nothing_gives_a_value_is_told() -> None:
+def test_an_sql_marker_without_a_value_is_reported() -> None:
     text = (
         "SELECT :dya, :day, v:field, v :path, :results.g0.n, ':text', x::int, :`odd` FROM t "
         "WHERE a IN (:of_step)"
@@ -109,9 +107,7 @@ def test_a_marker_of_sql_to_which_nothing_gives_a_value_is_told() -> None:
         ("SELECT date_format(at, 'HH:day'), ':dya', '{dya}' -- ':day'\n, `':day'` FROM t", []),
     ],
 )
-def test_a_parameter_in_quotes_or_in_the_form_of_a_template_is_told(
-    text: str, messages: list[str]
-) -> None:
+def test_a_parameter_in_quotes_or_as_a_template_is_reported(text: str, messages: list[str]) -> None:
     spec = job({"steps": [{"sql": text, "output": "o"}]}, params={"day": 1})
     assert [problem.message for problem in quoted_markers(spec)] == messages
     assert [problem.message for problem in doubts(spec)] == [
