@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 
-def test_a_coordinator_loads_nothing_that_only_people_use() -> None:
+def test_a_coordinator_loads_no_user_interface_modules() -> None:
     program = (
         "import sys, unstuck.coordinator.celery as room; room.app.loader.import_default_modules(); "
         "print(*(name for name in sys.modules if name.startswith('unstuck.')), sep='\\n')"

@@ -84,7 +84,7 @@ def ill(findings: Iterable[Finding]) -> list[tuple[str, Level]]:
     return [(one.code, one.level) for one in findings if one.level is not Level.OK]
 
 
-def test_where_all_is_well_there_is_neither_problem_nor_warning() -> None:
+def test_a_healthy_installation_has_no_problem_and_no_warning() -> None:
     findings = [
         *doctor.of_server(WELL, SETTINGS),
         *doctor.of_records(CALM, SETTINGS),
@@ -118,7 +118,7 @@ def test_where_all_is_well_there_is_neither_problem_nor_warning() -> None:
         ({"ahead": -30.0}, ("CLOCK", Level.WARNING)),
     ],
 )
-def test_a_redis_that_could_lose_something_is_named(
+def test_a_redis_that_could_lose_data_is_reported(
     change: dict[str, object], found: tuple[str, Level]
 ) -> None:
     assert ill(doctor.of_server(server(**change), SETTINGS)) == [found]
@@ -136,11 +136,11 @@ def test_a_redis_that_could_lose_something_is_named(
         {"ahead": 30.0, "unsure": 31.0},
     ],
 )
-def test_harmless_conditions_are_no_findings(change: dict[str, object]) -> None:
+def test_harmless_conditions_are_not_reported(change: dict[str, object]) -> None:
     assert ill(doctor.of_server(server(**change), SETTINGS)) == []
 
 
-def test_a_fleet_that_waits_for_replicas_needs_one() -> None:
+def test_a_fleet_that_waits_for_replicas_needs_a_replica() -> None:
     durable = Settings(durability="replica")
     assert ill(doctor.of_server(WELL, durable)) == [("REDIS_PERSISTENCE", Level.PROBLEM)]
     assert ill(doctor.of_server(server(connected_slaves=1), durable)) == []
@@ -162,11 +162,13 @@ def test_a_fleet_that_waits_for_replicas_needs_one() -> None:
         ({"beat": False}, ("SWEEP", Level.WARNING)),
     ],
 )
-def test_what_waits_too_long_is_named(change: dict[str, object], found: tuple[str, Level]) -> None:
+def test_work_that_waits_too_long_is_reported(
+    change: dict[str, object], found: tuple[str, Level]
+) -> None:
     assert ill(doctor.of_records(replace(CALM, **change), SETTINGS)) == [found]  # type: ignore[arg-type]
 
 
-def test_sweeps_are_judged_by_the_period_of_the_fleet_and_not_of_the_shell_that_asks() -> None:
+def test_sweeps_are_judged_by_the_interval_of_the_fleet_not_of_the_shell() -> None:
     assert (
         ill(doctor.of_records(replace(CALM, period=12.0, swept_age=11.0, overdue=30.0), SETTINGS))
         == []
@@ -180,7 +182,7 @@ def test_sweeps_are_judged_by_the_period_of_the_fleet_and_not_of_the_shell_that_
     assert ill(doctor.of_records(often, Settings(sweep_every=12.0))) == [("SWEEP", Level.PROBLEM)]
 
 
-def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named() -> None:
+def test_live_processes_are_listed_with_their_last_work_and_silent_ones_named() -> None:
     text = {one.code: one.text for one in of_fleet(FLEET, 0)}
     assert text["COORDINATORS"] == "h1:1 (last report 10s ago)"
     assert text["WORKERS"] == "h2:2 (last work 1m40s ago)"
@@ -228,13 +230,13 @@ def test_a_queue_ignored_by_idle_runners_is_shown_with_their_worker() -> None:
         (800.0, {"queues": ("light",)}, "who is idle does not listen there"),
     ],
 )
-def test_a_queue_that_is_merely_long_is_no_problem(
+def test_a_long_queue_alone_is_not_a_problem(
     since: float | None, worker: dict[str, object], why: str
 ) -> None:
     assert ill(lying(since, **worker)) == [], why
 
 
-def test_a_control_queue_that_no_coordinator_empties_is_named_with_them() -> None:
+def test_a_control_queue_ignored_by_coordinators_is_reported_with_them() -> None:
     view = replace(FLEET, queues=(QueueInfo("control", 5000, 1, 800.0),))
     (found,) = [one for one in of_fleet(view, 1) if one.code == "QUEUES"]
     assert found.level is Level.PROBLEM
@@ -279,7 +281,7 @@ def test_processes_silent_due_to_refused_writes_are_not_reported_as_gone(
         ({"retention": 20.0}, "UNSTUCK_RETENTION"),
     ],
 )
-def test_terms_that_do_not_fit_each_other_are_named_with_their_values(
+def test_conflicting_time_settings_are_reported_with_their_values(
     change: dict[str, float], named: str
 ) -> None:
     findings = doctor.of_settings(SETTINGS.model_copy(update=change))
@@ -297,7 +299,7 @@ def test_terms_that_do_not_fit_each_other_are_named_with_their_values(
         ({"stalled_after": 0.0}, "UNSTUCK_STALLED_AFTER is 0", "a minute"),
     ],
 )
-def test_terms_that_ask_something_of_people_are_warned_of(
+def test_time_settings_that_need_user_attention_are_warned_about(
     change: dict[str, float], named: str, cure: str
 ) -> None:
     (found,) = doctor.of_settings(SETTINGS.model_copy(update=change))
@@ -306,7 +308,7 @@ def test_terms_that_ask_something_of_people_are_warned_of(
     assert cure in found.cure
 
 
-def test_workers_that_stalled_are_named_although_they_are_gone() -> None:
+def test_stalled_workers_are_reported_after_they_have_ended() -> None:
     stalled = (StalledProcess("h2:9", 940.0), StalledProcess("h3:1", 400.0))
     (found,) = [
         one for one in of_fleet(replace(FLEET, stalled=stalled), 1) if one.level is not Level.OK
@@ -315,7 +317,7 @@ def test_workers_that_stalled_are_named_although_they_are_gone() -> None:
     assert "h2:9 (1m00s ago), h3:1 (10m00s ago)" in found.text
 
 
-def test_java_matters_only_where_a_worker_is_installed() -> None:
+def test_java_is_checked_only_where_a_worker_is_installed() -> None:
     assert ill(doctor.of_java(0, None)) == []
     assert ill(doctor.of_java(0, "4.3.0")) == [("JAVA", Level.PROBLEM)]
     assert ill(doctor.of_java(17, "4.3.0", lacks_connector=True)) == [("SPARK", Level.WARNING)]
@@ -323,7 +325,7 @@ def test_java_matters_only_where_a_worker_is_installed() -> None:
     assert "Java 11 is too old" in old.text
 
 
-def test_a_pyspark_that_is_not_tested_is_named_with_those_that_are() -> None:
+def test_an_untested_pyspark_is_reported_with_the_tested_versions() -> None:
     assert all(ill(doctor.of_java(17, f"{version}.1")) == [] for version in SPARKS)
     (_, found) = doctor.of_java(17, "4.10.0")
     assert (found.code, found.level) == ("SPARK", Level.WARNING)
@@ -331,7 +333,7 @@ def test_a_pyspark_that_is_not_tested_is_named_with_those_that_are() -> None:
     assert "3.5, 4.0, 4.3" in found.text
 
 
-def test_the_version_of_the_server_is_told() -> None:
+def test_the_server_version_is_shown() -> None:
     (version, *_) = doctor.of_server(WELL, SETTINGS)
     assert (version.code, version.text) == ("REDIS_VERSION", "Valkey 9.1.2")
 
@@ -354,7 +356,7 @@ def running(coordinator: RunsOn, worker: RunsOn) -> FleetInfo:
         (RunsOn("0.1.0", "3.13.1"), "Python 3.11: this machine, h1:1; Python 3.13: h2:2"),
     ],
 )
-def test_a_fleet_of_several_releases_or_pythons_is_named(worker: RunsOn, said: str) -> None:
+def test_a_fleet_with_several_releases_or_pythons_is_reported(worker: RunsOn, said: str) -> None:
     (found,) = fleet_health.of_versions(running(OURS, worker), OURS)
     assert (found.code, found.level, found.text) == ("VERSIONS", Level.WARNING, said)
     assert found.cure
@@ -372,7 +374,7 @@ def test_a_fleet_of_several_releases_or_pythons_is_named(worker: RunsOn, said: s
         ("pyarrow", "25.0.0", "26.0.1", "26.0.2"),
     ],
 )
-def test_a_fleet_whose_runners_have_several_versions_of_what_makes_rows_is_named(
+def test_runners_with_several_versions_of_data_libraries_are_reported(
     what: str, older: str, newer: str, patch: str
 ) -> None:
     """Of runners alone: a coordinator, and the machine of who asks, make no rows."""
@@ -392,7 +394,7 @@ def test_a_fleet_whose_runners_have_several_versions_of_what_makes_rows_is_named
     assert ill(fleet_health.of_versions(runners(newer, patch, ""), OURS)) == []
 
 
-def test_of_many_names_six_are_shown_and_the_others_counted() -> None:
+def test_six_of_many_names_are_shown_and_the_rest_counted() -> None:
     said = {number: some([f"h{n}" for n in range(number)]) for number in (1, 6, 7, 1006)}
     assert said[1] == "h0"
     assert said[6] == (six := "h0, h1, h2, h3, h4, h5")
@@ -400,7 +402,7 @@ def test_of_many_names_six_are_shown_and_the_others_counted() -> None:
     assert said[1006] == f"{six} and 1,000 more"
 
 
-def test_this_machine_may_be_the_one_that_differs() -> None:
+def test_this_machine_may_be_the_different_one() -> None:
     (found,) = fleet_health.of_versions(running(OURS, OURS), RunsOn("0.2.0", "3.11.7"))
     assert (found.level, found.text) == (
         Level.WARNING,
@@ -408,7 +410,7 @@ def test_this_machine_may_be_the_one_that_differs() -> None:
     )
 
 
-def test_a_patch_of_python_makes_no_difference_and_who_does_not_say_is_counted_out() -> None:
+def test_python_patch_versions_and_unknown_versions_are_ignored() -> None:
     (found,) = fleet_health.of_versions(running(RunsOn("0.1.0", "3.11.9"), RunsOn()), OURS)
     assert found.level is Level.OK
     assert "of 2 runners and coordinators 1 say that they run the same" in found.text
@@ -417,7 +419,7 @@ def test_a_patch_of_python_makes_no_difference_and_who_does_not_say_is_counted_o
 # -- the warehouse ---------------------------------------------------------------------------------
 
 
-def test_the_warehouse_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+def test_testing_the_warehouse_leaves_it_unchanged(tmp_path: Path) -> None:
     known = Warehouse(str(tmp_path)).ensure_id()
     before = sorted(tmp_path.rglob("*"))
     seen = warehouse_facts(str(tmp_path), "word")
@@ -427,16 +429,14 @@ def test_the_warehouse_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_warehouse_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_warehouse_is_not_created(tmp_path: Path) -> None:
     seen = warehouse_facts(str(tmp_path / "not" / "there"), "word")
     assert ill([doctor.of_warehouse(seen)]) == [("WAREHOUSE", Level.WARNING)]
     assert not (tmp_path / "not").exists()
 
 
 @pytest.mark.parametrize("below", ["", "warehouse", "a/b"])
-def test_a_file_where_the_warehouse_should_be_is_a_problem_and_no_warehouse_yet(
-    tmp_path: Path, below: str
-) -> None:
+def test_a_file_in_place_of_the_warehouse_is_a_problem(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("a report")
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     for name, what in (
@@ -452,7 +452,7 @@ def test_a_file_where_the_warehouse_should_be_is_a_problem_and_no_warehouse_yet(
         assert doctor.of_warehouse_and_jobs(seen, (JobWarehouse("j", seen.uri, "id"),)) == []
 
 
-def test_a_warehouse_that_cannot_be_used_is_a_problem_with_what_was_said(tmp_path: Path) -> None:
+def test_an_unusable_warehouse_is_a_problem_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "_warehouse_id").mkdir()  # cannot be read as a file
     found = doctor.of_warehouse(warehouse_facts(str(tmp_path), "word"))
     assert (found.code, found.level) == ("WAREHOUSE", Level.PROBLEM)
@@ -461,7 +461,7 @@ def test_a_warehouse_that_cannot_be_used_is_a_problem_with_what_was_said(tmp_pat
     assert ill([unsafe]) == [("WAREHOUSE", Level.PROBLEM)]
 
 
-def test_open_jobs_of_another_warehouse_under_the_same_path_are_named() -> None:
+def test_open_jobs_of_another_warehouse_at_the_same_path_are_reported() -> None:
     jobs = (
         JobWarehouse("j1", "/w", "id1"),
         JobWarehouse("j2", "/w", "other"),
@@ -492,7 +492,7 @@ def test_a_full_warehouse_is_reported_with_the_remedy() -> None:
         )
 
 
-def test_a_disk_with_little_room_is_named_with_its_numbers_and_how_to_make_some(
+def test_a_nearly_full_disk_is_reported_with_numbers_and_a_remedy(
     tmp_path: Path,
 ) -> None:
     nearly = replace(PLACE, free=9 * 10**9, disk=100 * 10**9)
@@ -522,7 +522,7 @@ def seeing(coordinator: WarehouseSeen, worker: WarehouseSeen) -> FleetInfo:
         (WarehouseSeen("/w", trouble="no answer for 12s"), "h2:2 (no answer for 12s)"),
     ],
 )
-def test_who_sees_another_warehouse_under_the_same_path_is_named(
+def test_processes_that_see_another_warehouse_at_the_same_path_are_reported(
     worker: WarehouseSeen, named: str
 ) -> None:
     well = WarehouseSeen("/w", "id1")
@@ -539,7 +539,7 @@ def test_who_sees_another_warehouse_under_the_same_path_is_named(
     )
 
 
-def test_the_same_warehouse_for_all_and_who_cannot_say() -> None:
+def test_processes_that_cannot_identify_the_warehouse_are_distinguished() -> None:
     well = WarehouseSeen("/w", "id1")
     (found,) = doctor.of_warehouse_and_fleet(PLACE, seeing(well, well))
     assert (found.level, found.text) == (
@@ -557,7 +557,7 @@ def test_the_same_warehouse_for_all_and_who_cannot_say() -> None:
     )
 
 
-def test_who_is_set_to_another_path_is_named_with_it() -> None:
+def test_processes_set_to_another_path_are_reported_with_it() -> None:
     (found,) = doctor.of_warehouse_and_fleet(
         PLACE, seeing(WarehouseSeen("/w", "id1"), WarehouseSeen("/mnt/w", "id1"))
     )
@@ -565,7 +565,7 @@ def test_who_is_set_to_another_path_is_named_with_it() -> None:
     assert "h2:2 (/mnt/w)" in found.text
 
 
-def test_a_variable_that_is_no_setting_is_named_with_what_may_have_been_meant() -> None:
+def test_an_unknown_setting_variable_is_reported_with_a_suggestion() -> None:
     fine = ["UNSTUCK_LEASE_TTL", "UNSTUCK_DEBUG", "UNSTUCK_ARM", "unstuck_prefix", "PATH"]
     assert of_names(fine) == []
     (found,) = of_names([*fine, "UNSTUCK_LEAS_TTL"])
@@ -577,7 +577,7 @@ def test_a_variable_that_is_no_setting_is_named_with_what_may_have_been_meant() 
 # -- the page --------------------------------------------------------------------------------------
 
 
-def test_every_code_has_its_cure_on_the_troubleshooting_page() -> None:
+def test_every_code_has_a_remedy_on_the_troubleshooting_page() -> None:
     page = (
         (ROOT / "docs" / "troubleshooting.md").read_text().partition("## What the doctor finds")[2]
     )

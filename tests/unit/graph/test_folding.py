@@ -13,7 +13,7 @@ def href(state: str) -> str:
     return f"?state={state}"
 
 
-def test_a_graph_that_is_small_enough_has_a_box_for_each_group() -> None:
+def test_a_small_graph_has_a_box_for_each_group() -> None:
     groups = [GraphGroup(f"g{n}", (), "RUNNING") for n in range(MAX_BOXES)]
     assert folded_groups(groups, href) is groups
 
@@ -35,7 +35,7 @@ def test_groups_of_one_level_and_state_share_a_box_that_lists_them() -> None:
     assert (last.name, last.needs) == ("all", [fold.name for fold in folds])
 
 
-def test_levels_of_a_deep_graph_are_merged_and_stay_in_order() -> None:
+def test_levels_of_a_deep_graph_are_merged_in_order() -> None:
     chain = [GraphGroup(f"g{n}", [f"g{n - 1}"] if n else [], "SUCCEEDED") for n in range(5000)]
     folds = folded_groups(chain, href)
     assert len(folds) == MAX_LEVELS

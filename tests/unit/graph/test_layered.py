@@ -44,7 +44,7 @@ def test_each_node_is_drawn_to_the_right_of_its_needs(needs: Needs) -> None:
 
 
 @pytest.mark.parametrize("needs", GRAPHS)
-def test_no_two_boxes_touch_and_all_lie_in_the_picture(needs: Needs) -> None:
+def test_boxes_do_not_touch_and_lie_inside_the_picture(needs: Needs) -> None:
     layout = laid_out(needs)
     assert set(layout.boxes) == set(needs)
     for a, b in combinations(layout.boxes.values(), 2):
@@ -65,7 +65,7 @@ def test_no_line_passes_through_a_box(needs: Needs) -> None:
 
 
 @pytest.mark.parametrize("needs", GRAPHS)
-def test_each_need_is_drawn_as_a_line_or_by_way_of_a_junction(needs: Needs) -> None:
+def test_each_need_is_drawn_as_a_line_or_through_a_junction(needs: Needs) -> None:
     layout = laid_out(needs)
     drawn = {(line.source, line.target) for line in layout.lines}
     met = {(a, d) for a, b in drawn for c, d in drawn if b == c and b in layout.junctions}
@@ -73,7 +73,7 @@ def test_each_need_is_drawn_as_a_line_or_by_way_of_a_junction(needs: Needs) -> N
     assert between | met == {(need, name) for name, its in needs.items() for need in its}
 
 
-def test_the_same_graph_is_laid_out_the_same() -> None:
+def test_the_same_graph_has_the_same_layout() -> None:
     needs = some_graph(7)
     assert laid_out(needs) == laid_out(needs)
 
@@ -83,7 +83,7 @@ def test_a_chain_is_a_straight_line() -> None:
     assert len({box.y for box in layout.boxes.values()}) == 1
 
 
-def test_lines_do_not_cross_where_another_order_avoids_it() -> None:
+def test_lines_do_not_cross_if_another_order_avoids_it() -> None:
     boxes = laid_out(
         {"a": [], "b": [], "c": [], "for_c": ["c"], "for_b": ["b"], "for_a": ["a"]}
     ).boxes
@@ -94,7 +94,7 @@ def test_lines_do_not_cross_where_another_order_avoids_it() -> None:
     assert [name.removeprefix("for_") for name in after] == before
 
 
-def test_many_groups_that_need_the_same_many_meet_in_one_junction() -> None:
+def test_groups_with_many_common_needs_share_a_junction() -> None:
     needs: Needs = {f"a{n}": [] for n in range(20)} | {
         f"b{n}": [f"a{m}" for m in range(20)] for n in range(20)
     }
@@ -102,7 +102,7 @@ def test_many_groups_that_need_the_same_many_meet_in_one_junction() -> None:
     assert (len(layout.lines), len(layout.junctions)) == (40, 1)
 
 
-def test_lines_that_others_imply_are_left_out_of_a_graph_that_is_full_of_them() -> None:
+def test_implied_lines_are_omitted_in_a_dense_graph() -> None:
     needs: Needs = {f"g{n}": [f"g{m}" for m in range(n)] for n in range(60)}
     assert len(laid_out(needs).lines) == 59
 
@@ -112,5 +112,5 @@ def test_groups_without_edges_are_drawn_side_by_side() -> None:
     assert len({box.x for box in layout.boxes.values()}) == 6
 
 
-def test_nothing_is_an_empty_picture() -> None:
+def test_an_empty_graph_is_an_empty_picture() -> None:
     assert laid_out({}) == Layout(0.0, 0.0, {}, {}, ())

@@ -50,7 +50,7 @@ def everything(text: str) -> list[Svg]:
 
 
 @pytest.mark.parametrize("text", ODD)
-def test_a_picture_is_xml_whatever_a_job_is_called(text: str) -> None:
+def test_a_picture_is_valid_xml_for_any_job_name(text: str) -> None:
     for drawn in everything(text):
         for picture in (drawn, on_paper(drawn)):
             root = ElementTree.fromstring(picture)
@@ -60,12 +60,12 @@ def test_a_picture_is_xml_whatever_a_job_is_called(text: str) -> None:
             assert re.findall(r"[\x00-\x08\x1b\ud800\u202e]", picture) == []
 
 
-def test_a_strict_content_policy_allows_a_picture() -> None:
+def test_a_picture_complies_with_a_strict_content_security_policy() -> None:
     for drawn in everything("name"):
         assert re.findall(r"style=|<style|<script| on[a-z]+=|url\(", drawn) == []
 
 
-def test_every_status_has_a_sign_and_those_of_one_kind_differ() -> None:
+def test_every_status_has_a_symbol_unique_in_its_kind() -> None:
     for kind in (GroupState, Status):
         signs = [mark(status).symbol for status in kind]
         assert set(kind) <= set(MARKS)
@@ -84,12 +84,12 @@ def test_a_fork_of_any_size_is_one_box_with_counts_of_its_members() -> None:
     assert titles(drawn)[1] == "by_region: 2 failed, 8 running, 4,990 succeeded"
 
 
-def test_a_fork_whose_members_are_not_known_yet_is_a_box_like_others() -> None:
+def test_an_unexpanded_fork_is_an_ordinary_box() -> None:
     drawn = job_graph([GraphGroup("dynamic", (), "WAITING", True, {})], "job")
     assert titles(drawn)[1:] == ["dynamic: waiting"]
 
 
-def test_a_long_name_is_cut_and_whole_in_the_title() -> None:
+def test_a_long_name_is_truncated_and_complete_in_the_title() -> None:
     name = "a_group_with_a_name_" * 3
     drawn = job_graph([GraphGroup(name, (), "RUNNING")], "job")
     (shown,) = [
@@ -101,7 +101,7 @@ def test_a_long_name_is_cut_and_whole_in_the_title() -> None:
     assert titles(drawn)[1].startswith(name)
 
 
-def test_a_click_on_a_group_leads_where_the_caller_says() -> None:
+def test_a_click_on_a_group_opens_the_link_of_the_caller() -> None:
     drawn = job_graph([GraphGroup("orders", href="#group-orders")], "job")
     assert 'href="#group-orders"' in drawn
     assert 'role="group"' in drawn, "a reader finds no link within an image"
@@ -122,7 +122,7 @@ def test_a_fork_shows_its_most_urgent_member(census: dict[str, int], state: str)
     assert worst_of(census) == state
 
 
-def test_the_timeline_shows_what_was_queued_ran_was_lost_and_was_refused() -> None:
+def test_the_timeline_shows_queued_running_lost_and_refused_attempts() -> None:
     events = [
         {"kind": "QUEUED", "group": "a", "epoch": 1, "at": 0.0, "queue": "q"},
         {"kind": "RUNNING", "group": "a", "epoch": 1, "at": 2.0, "worker": "host:7"},
@@ -153,7 +153,7 @@ def test_the_timeline_shows_what_was_queued_ran_was_lost_and_was_refused() -> No
     assert "stroke-dasharray" in drawn, "a lost attempt is no plain bar"
 
 
-def test_the_timeline_of_a_large_fork_is_as_small_as_it_is_wide() -> None:
+def test_the_timeline_of_a_large_fork_stays_small() -> None:
     many = [
         AttemptInfo(1, n / 10, "q", n / 10 + 1, "h", n / 10 + 30, "SUCCEEDED") for n in range(5000)
     ]
@@ -164,7 +164,7 @@ def test_the_timeline_of_a_large_fork_is_as_small_as_it_is_wide() -> None:
     assert "attempt 1 failed, 29s on h: boom" in titles(drawn)
 
 
-def test_of_more_rows_than_fit_those_are_drawn_that_need_a_look() -> None:
+def test_if_rows_do_not_fit_problem_rows_are_drawn() -> None:
     rows = [
         Row(f"g{n}", [AttemptInfo(1, n, "q", n, "h", n + 1, "FAILED" if n == 70 else "SUCCEEDED")])
         for n in range(100)
@@ -174,7 +174,7 @@ def test_of_more_rows_than_fit_those_are_drawn_that_need_a_look() -> None:
     assert "… 90 more groups" in drawn
 
 
-def test_a_strip_has_a_bar_for_each_run_with_all_that_is_to_be_told() -> None:
+def test_a_strip_has_a_bar_with_details_for_each_run() -> None:
     drawn = run_strip(
         [
             StripRun("FINISHED", "on Monday", "/jobs/1", 10.0),

@@ -52,7 +52,7 @@ def rows(here: InProcess, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_job_runs_and_publishes_without_redis_and_without_a_fleet(here: InProcess) -> None:
+def test_a_job_runs_and_publishes_without_redis_or_a_fleet(here: InProcess) -> None:
     ended = here.run({"name": "tiny", "groups": [THREE, DOUBLED]})
     assert ended.finished
     assert ended.results == {"twice": {"sum": 12}}
@@ -60,7 +60,7 @@ def test_a_job_runs_and_publishes_without_redis_and_without_a_fleet(here: InProc
     assert [event["kind"] for event in ended.events()][-2:] == ["PUBLISHING", "FINISHED"]
 
 
-def test_a_table_that_nothing_makes_is_refused_before_the_first_group(here: InProcess) -> None:
+def test_an_unknown_table_is_refused_before_the_first_group(here: InProcess) -> None:
     typo = {
         "name": "report",
         "needs": ["rows"],
@@ -73,7 +73,7 @@ def test_a_table_that_nothing_makes_is_refused_before_the_first_group(here: InPr
     assert not Warehouse(here.settings.warehouse).head()
 
 
-def test_a_version_lists_the_code_of_the_groups_that_led_to_it(here: InProcess) -> None:
+def test_a_version_lists_the_code_of_the_groups_in_its_lineage(here: InProcess) -> None:
     groups = [THREE, DOUBLED, group("other", "three", output="other")]
     here.run({"name": "tiny", "publish": ["rows", "twice", "other"], "groups": groups})
     changes = Warehouse(here.settings.warehouse).existing_entry(1).datasets
@@ -81,7 +81,7 @@ def test_a_version_lists_the_code_of_the_groups_that_led_to_it(here: InProcess) 
     assert codes == {"rows": ["rows"], "twice": ["rows", "twice"], "other": ["other"]}
 
 
-def test_backoffs_are_jumped_over_and_retries_are_those_of_the_spec(here: InProcess) -> None:
+def test_backoffs_are_skipped_and_retries_follow_the_spec(here: InProcess) -> None:
     flaky = {**THREE, "retry": {"max": 3, "backoff": "2h", "max_backoff": "1d", "jitter": 0}}
     began = here.clock()
     ended = here.run(
@@ -92,7 +92,7 @@ def test_backoffs_are_jumped_over_and_retries_are_those_of_the_spec(here: InProc
     assert here.clock() - began > 3 * 7200
 
 
-def test_how_old_rows_are_is_judged_by_the_clock_of_the_job_without_the_waits_it_jumped_over(
+def test_freshness_is_measured_by_the_job_clock_without_skipped_waits(
     tmp_path: Path,
 ) -> None:
     made = {
@@ -112,7 +112,7 @@ def test_how_old_rows_are_is_judged_by_the_clock_of_the_job_without_the_waits_it
         assert "2h00m old" in here.run(spec).why()
 
 
-def test_a_step_that_fails_for_good_publishes_nothing_and_says_why(here: InProcess) -> None:
+def test_a_permanently_failing_step_publishes_nothing_and_gives_a_reason(here: InProcess) -> None:
     failing = {**group("bad", "refuse", "rows"), "retry": {"max": 1}}
     ended = here.run({"name": "tiny", "groups": [THREE, failing]})
     assert (ended.status, ended.group("bad").state) == (Status.FAILED, GroupState.FAILED)
@@ -120,7 +120,7 @@ def test_a_step_that_fails_for_good_publishes_nothing_and_says_why(here: InProce
     assert Warehouse(here.settings.warehouse).head() == 0
 
 
-def test_a_fork_runs_each_member_and_a_failing_one_is_named(here: InProcess) -> None:
+def test_a_fork_runs_each_member_and_names_a_failing_one(here: InProcess) -> None:
     fork = group("by_day", "of_member", output="days", for_each={"day": [1, 2, 3]})
     ended = here.run({"name": "tiny", "groups": [fork]}, fail={"by_day[2]": KeyError})
     assert ended.finished
@@ -128,7 +128,7 @@ def test_a_fork_runs_each_member_and_a_failing_one_is_named(here: InProcess) -> 
     assert sorted(row["day"] for row in rows(here, "days")) == [1, 2, 3]
 
 
-def test_a_fork_over_mappings_gives_each_member_a_mapping_and_shows_its_parts(
+def test_a_fork_over_mappings_gives_each_member_a_mapping(
     here: InProcess,
 ) -> None:
     models = [{"depth": 3, "eta": 0.1}, {"depth": 5, "eta": 0.3}]
@@ -152,7 +152,7 @@ def test_jobs_of_one_process_share_the_warehouse(here: InProcess) -> None:
     assert here.run({"name": "second", "groups": [reads]}).results == {"twice": {"sum": 12}}
 
 
-def test_a_group_that_runs_longer_than_its_timeout_is_interrupted(here: InProcess) -> None:
+def test_a_group_that_exceeds_its_timeout_is_interrupted(here: InProcess) -> None:
     ended = here.run(
         {"name": "tiny", "groups": [group("slow", "sleep", timeout=0.1, retry={"max": 0})]}
     )
@@ -160,27 +160,27 @@ def test_a_group_that_runs_longer_than_its_timeout_is_interrupted(here: InProces
     assert "TIMEOUT: the group ran longer than its timeout of 0.1s" in ended.why()
 
 
-def test_a_failure_that_is_asked_for_names_a_fork_for_all_its_members(here: InProcess) -> None:
+def test_an_injected_failure_of_a_fork_applies_to_all_members(here: InProcess) -> None:
     fork = group("by_day", "of_member", output="days", for_each={"day": [1, 2]})
     ended = here.run({"name": "tiny", "groups": [fork]}, fail={"by_day": KeyError("gone")}, times=2)
     assert [ended.group(f"by_day[{n}]").attempts for n in range(2)] == [3, 3]
 
 
-def test_a_failure_that_is_asked_for_of_no_group_is_refused_with_the_one_that_is_meant(
+def test_an_injected_failure_of_an_unknown_group_is_refused_with_a_suggestion(
     here: InProcess,
 ) -> None:
     with pytest.raises(NoSuchGroup, match="did you mean 'rows'"):
         here.run({"name": "tiny", "groups": [THREE]}, fail={"row": KeyError})
 
 
-def test_a_run_leaves_logging_as_it_was(here: InProcess) -> None:
+def test_a_run_restores_the_logging_configuration(here: InProcess) -> None:
     root = logging.getLogger()
     before = root.level, list(root.handlers), [handler.level for handler in root.handlers]
     assert here.run({"name": "tiny", "groups": [THREE]}).finished
     assert (root.level, root.handlers, [handler.level for handler in root.handlers]) == before
 
 
-def test_steps_have_the_time_zone_of_the_settings_and_this_process_keeps_its_own(
+def test_steps_use_the_configured_time_zone_and_this_process_keeps_its_own(
     here: InProcess,
 ) -> None:
     before = time.tzname
@@ -191,7 +191,7 @@ def test_steps_have_the_time_zone_of_the_settings_and_this_process_keeps_its_own
     assert time.tzname == before
 
 
-def test_a_part_of_a_job_reads_what_is_published_and_says_so_where_nothing_is(
+def test_a_partial_run_reads_published_data_or_reports_that_it_is_missing(
     here: InProcess,
 ) -> None:
     job = {"name": "tiny", "groups": [THREE, DOUBLED], "publish": ["rows", "twice"]}
@@ -201,7 +201,7 @@ def test_a_part_of_a_job_reads_what_is_published_and_says_so_where_nothing_is(
     assert here.run(job, only=["twice"]).results == {"twice": {"sum": 12}}
 
 
-def test_the_staging_of_a_job_that_has_ended_goes_but_for_its_published_files(
+def test_after_the_job_only_published_files_of_its_staging_remain(
     here: InProcess,
 ) -> None:
     ended = here.run({"name": "tiny", "groups": [THREE, DOUBLED]}, fail={"rows": KeyError})
@@ -215,7 +215,7 @@ def test_the_staging_of_a_job_that_has_ended_goes_but_for_its_published_files(
     assert not Path(here.settings.warehouse, "_staging", failed.job_id).exists()
 
 
-def test_staging_is_kept_with_its_logs_if_that_is_asked_for(here: InProcess) -> None:
+def test_staging_and_logs_are_kept_on_request(here: InProcess) -> None:
     ended = here.run(
         {"name": "tiny", "groups": [{**group("bad", "refuse"), "retry": {"max": 0}}]}, keep=True
     )
@@ -230,7 +230,7 @@ def test_a_step_that_needs_a_fleet_is_refused_before_anything_runs(here: InProce
     assert not Path(here.settings.warehouse).exists()
 
 
-def test_a_job_that_wants_spark_is_refused_where_the_settings_say_that_there_is_none(
+def test_a_spark_job_is_refused_if_the_settings_disable_spark(
     tmp_path: Path,
 ) -> None:
     job = {"name": "one", "groups": [{"name": "one", "steps": [{"sql": "SELECT 1"}]}]}
@@ -241,7 +241,7 @@ def test_a_job_that_wants_spark_is_refused_where_the_settings_say_that_there_is_
         here.run(job)
 
 
-def test_parts_without_effect_in_one_process_are_reported() -> None:
+def test_spec_parts_without_effect_in_one_process_are_reported() -> None:
     spec = {
         "schedule": {"every": "1h"},
         "notify": [{"on": ["failed"], "to": "ops"}],
@@ -251,9 +251,7 @@ def test_parts_without_effect_in_one_process_are_reported() -> None:
     assert [line.partition(":")[0] for line in told_of] == ["schedule", "notify", "fresh"]
 
 
-def test_people_are_told_where_a_part_publishes_nothing_or_reads_the_rows_of_earlier_runs_too() -> (
-    None
-):
+def test_a_partial_run_warns_of_missing_publishes_and_rows_of_earlier_runs() -> None:
     how = {"rows": {"mode": "append"}, "twice": {"mode": "append"}}
     spec = JobSpec.from_values(
         {"name": "tiny", "groups": [THREE, DOUBLED], "outputs": how, "publish": ["rows", "twice"]},
@@ -273,7 +271,7 @@ def test_people_are_told_where_a_part_publishes_nothing_or_reads_the_rows_of_ear
     assert list(told(replaced, select(replaced, ["twice"], (), ()))) == []
 
 
-def test_a_job_in_python_runs_itself(tmp_path: Path) -> None:
+def test_a_job_written_in_python_can_run_itself(tmp_path: Path) -> None:
     job = Job("tiny", params={"first": int})
     job.group("rows", output="rows", spark=False)(three)
     ended = job.run({"first": 7}, warehouse=tmp_path)
@@ -281,26 +279,26 @@ def test_a_job_in_python_runs_itself(tmp_path: Path) -> None:
     assert read_arrow(Warehouse(str(tmp_path)), "rows")["n"].to_pylist() == [7, 8, 9]
 
 
-def test_the_same_key_is_the_same_job(here: InProcess) -> None:
+def test_submitting_the_same_key_returns_the_same_job(here: InProcess) -> None:
     job = {"name": "tiny", "groups": [THREE]}
     assert here.run(job, key="today").job_id == here.run(job, key="today").job_id
 
 
-def test_a_warehouse_that_cannot_be_written_is_given_up_after_some_tries(here: InProcess) -> None:
+def test_an_unwritable_warehouse_is_given_up_after_some_tries(here: InProcess) -> None:
     here.run({"name": "tiny", "groups": [THREE]})
     ended = here.run({"name": "tiny", "groups": [THREE, group("spoils", "break_log")]})
     assert not ended.finished
     assert "could not be published yet" in ended.why()
 
 
-def test_of_a_wide_fork_it_is_not_shown_each_time_how_it_stands(here: InProcess) -> None:
+def test_the_state_of_a_wide_fork_is_not_printed_on_every_change(here: InProcess) -> None:
     fork = group("by_day", "of_member", output="days", for_each={"day": list(range(40))})
     shown: list[JobInfo] = []
     assert here.run({"name": "tiny", "groups": [fork]}, on_change=shown.append).finished
     assert shown[-1].status is Status.FINISHED
 
 
-def test_a_run_beside_an_active_one_keeps_its_staging(here: InProcess) -> None:
+def test_a_run_keeps_the_staging_of_a_concurrent_run(here: InProcess) -> None:
     beside: list[JobResult] = []
 
     def run_another(view: JobInfo) -> None:
@@ -313,7 +311,7 @@ def test_a_run_beside_an_active_one_keeps_its_staging(here: InProcess) -> None:
     assert len(rows(here, "twice")) == 3
 
 
-def test_while_a_step_takes_long_nobody_asks_for_a_coordinator(here: InProcess) -> None:
+def test_a_long_step_causes_no_request_for_a_coordinator(here: InProcess) -> None:
     told_why: list[str] = []
 
     def long_step(view: JobInfo) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from unstuck.local.fleet_logs import rotate
 
 
-def test_of_a_log_that_is_too_large_the_newest_part_is_kept_and_no_more(tmp_path: Path) -> None:
+def test_only_the_newest_part_of_an_oversized_log_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     log.write_bytes(b"old\n" * 100_000 + b"new\n" * 250)
     with log.open("ab") as writer:
@@ -17,7 +17,7 @@ def test_of_a_log_that_is_too_large_the_newest_part_is_kept_and_no_more(tmp_path
     assert log.read_bytes() == b"later\n"
 
 
-def test_a_log_that_is_not_too_large_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_log_below_the_limit_stays_unchanged(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     log.write_bytes(b"x" * 1000)
     rotate(log, 1000)

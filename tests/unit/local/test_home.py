@@ -12,14 +12,14 @@ def _first_of_outgoing_connections() -> int:
     return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
 
-def test_no_outgoing_connection_is_ever_given_the_port_of_a_server(tmp_path: Path) -> None:
+def test_outgoing_connections_never_use_the_port_of_a_server(tmp_path: Path) -> None:
     for folder in range(20):
         home = Home(tmp_path / str(folder))
         home.valkey.mkdir(parents=True)
         assert home.port() < _first_of_outgoing_connections()
 
 
-def test_a_free_port_is_nobodys_and_of_a_home_the_same_one_each_time(tmp_path: Path) -> None:
+def test_a_free_port_is_unused_and_stable_per_home(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.valkey.mkdir(parents=True)
     first = home.port()

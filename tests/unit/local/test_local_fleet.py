@@ -19,7 +19,7 @@ from unstuck.local.process import Program
 
 @pytest.mark.variant
 @pytest.mark.timeout(60)
-def test_a_server_that_hangs_does_not_keep_the_fleet_from_ending(tmp_path: Path) -> None:
+def test_a_hanging_server_does_not_prevent_the_end_of_the_fleet(tmp_path: Path) -> None:
     """The thread that asks is the one that ends the fleet at Ctrl-C, so a question must come
     back.
     """
@@ -52,7 +52,7 @@ while True:
 
 
 @pytest.mark.timeout(60)
-def test_a_fleet_is_not_ready_before_its_page_can_be_opened(
+def test_a_fleet_is_ready_only_when_its_page_can_be_opened(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     port, now = free_port(), tmp_path / "now"

@@ -45,7 +45,7 @@ def test_a_tied_program_is_killed_with_its_parent() -> None:
     )
 
 
-def test_a_program_whose_parent_died_before_it_was_tied_is_not_run(tmp_path: Path) -> None:
+def test_a_program_whose_parent_died_before_tying_is_not_run(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     command = tied(["/usr/bin/env", "touch", str(ran)])
     subprocess.run(command, check=True)
@@ -57,7 +57,7 @@ def test_a_program_whose_parent_died_before_it_was_tied_is_not_run(tmp_path: Pat
     assert not ran.exists()
 
 
-def test_a_program_does_not_inherit_the_signals_that_python_ignores() -> None:
+def test_a_program_does_not_inherit_signals_ignored_by_python() -> None:
     # A shell's own tool shows what it was given: Python would ignore two signals again.
     done = subprocess.run(
         tied(["grep", "SigIgn", "/proc/self/status"]), capture_output=True, text=True, check=True

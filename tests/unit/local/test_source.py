@@ -42,19 +42,19 @@ def test_a_change_is_reported_once_after_the_last_save(project: Path) -> None:
     "name",
     ["warehouse/x.py", ".venv/y.py", "venv/lib/site-packages/z.py", "notes.txt", "steps/.#load.py"],
 )
-def test_what_no_worker_imports_is_no_source(project: Path, name: str) -> None:
+def test_files_that_workers_cannot_import_are_not_source(project: Path, name: str) -> None:
     watch = SourceWatch([project], without=[project / "warehouse"])
     (project / name).write_text("22\n")
     assert [watch.changed(), watch.changed(), watch.changed()] == [[], [], []]
 
 
-def test_a_file_belongs_to_the_package_that_an_import_from_each_folder_names(project: Path) -> None:
+def test_a_file_belongs_to_the_package_importable_from_each_folder(project: Path) -> None:
     watch = SourceWatch([project, project / "src"])
     assert watch.packages_of(str(project / "steps.py")) == {"steps"}
     assert watch.packages_of(str(project / "src" / "steps" / "load.py")) == {"src", "steps"}
 
 
-def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
+def test_a_missing_folder_is_not_an_error(tmp_path: Path) -> None:
     watch = SourceWatch([tmp_path / "later"])
     assert watch.changed() == []
     (tmp_path / "later").mkdir()
@@ -63,7 +63,7 @@ def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     assert watch.changed() == [str(tmp_path / "later" / "a.py")]
 
 
-def test_a_folder_with_modules_or_packages_holds_source(tmp_path: Path) -> None:
+def test_a_folder_with_modules_or_packages_contains_source(tmp_path: Path) -> None:
     assert not holds_source(tmp_path)
     (tmp_path / "notes.txt").touch()
     (tmp_path / ".venv").mkdir()

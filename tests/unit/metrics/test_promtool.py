@@ -29,7 +29,7 @@ def promtool(*arguments: str, given: bytes = b"") -> str:
     return said
 
 
-def test_prometheus_takes_the_alert_rules() -> None:
+def test_promtool_accepts_the_alert_rules() -> None:
     rules = ROOT / "deploy/prometheus/unstuck.rules.yml"
     alerts = rules.read_text().count("- alert:")
     assert f"SUCCESS: {alerts} rules found" in promtool(
@@ -37,7 +37,7 @@ def test_prometheus_takes_the_alert_rules() -> None:
     )
 
 
-def test_prometheus_takes_a_scrape_and_has_nothing_to_say_of_its_names(
+def test_promtool_accepts_a_scrape_without_complaints(
     coordinator: Coordinator,
 ) -> None:
     coordinator.note_runner("idle", idle_since=1.0)

@@ -85,7 +85,7 @@ def test_jobs_offers_slots_and_reports_are_counted_by_name(coordinator: Coordina
     assert found["unstuck_undecided_oldest_age_seconds"][("reports",)] == 0
 
 
-def test_the_oldest_offer_is_as_old_as_its_group_stands_queued(coordinator: Coordinator) -> None:
+def test_the_age_of_the_oldest_offer_is_that_of_its_queued_group(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("only"))
     coordinator.read()
     key = coordinator.keys.of(job).groups
@@ -96,7 +96,7 @@ def test_the_oldest_offer_is_as_old_as_its_group_stands_queued(coordinator: Coor
     assert 500 <= scraped(coordinator)["unstuck_offer_oldest_age_seconds"][("light", "")] < 600
 
 
-def test_a_report_that_a_coordinator_read_and_did_not_apply_goes_on_ageing(
+def test_the_age_of_a_report_read_but_not_applied_keeps_growing(
     coordinator: Coordinator,
 ) -> None:
     coordinator.redis.xadd(coordinator.keys.reports, {"kind": "due", "job": "j"}, id="1000-0")
@@ -104,7 +104,9 @@ def test_a_report_that_a_coordinator_read_and_did_not_apply_goes_on_ageing(
     assert scraped(coordinator)["unstuck_undecided_oldest_age_seconds"][("reports",)] > 1e9
 
 
-def test_the_first_failure_of_a_schedule_is_an_increase(coordinator: Coordinator) -> None:
+def test_the_first_failure_of_a_schedule_is_visible_as_an_increase(
+    coordinator: Coordinator,
+) -> None:
     spec = {"name": "hourly", "schedule": {"every": "1h"}, "groups": [group("a")]}
     coordinator.client.schedules.set(spec)
     ended = scraped(coordinator)["unstuck_jobs_ended_total"]
@@ -112,7 +114,7 @@ def test_the_first_failure_of_a_schedule_is_an_increase(coordinator: Coordinator
     assert ended == {("hourly", status): 0 for status in statuses}
 
 
-def test_the_problems_that_now_shows_are_counted_by_code(coordinator: Coordinator) -> None:
+def test_the_problems_shown_by_now_are_counted_by_code(coordinator: Coordinator) -> None:
     coordinator.redis.xadd(coordinator.keys.dead, {"reason": "UNKNOWN_JOB: it", "report": "{}"})
     coordinator.submit(group("a"))
     shown = Counter(problem.code.lower() for problem in coordinator.client.problems())
@@ -125,7 +127,7 @@ def test_the_problems_that_now_shows_are_counted_by_code(coordinator: Coordinato
 @pytest.mark.parametrize(
     "name", ["alive", "due", "reports", "counters", "processes", "lanes", "published", "schedules"]
 )
-def test_a_key_of_the_wrong_type_takes_only_what_it_holds(
+def test_a_key_of_the_wrong_type_hides_only_its_own_metrics(
     coordinator: Coordinator, name: str
 ) -> None:
     job = coordinator.submit(group("only"))
@@ -140,7 +142,7 @@ def test_a_key_of_the_wrong_type_takes_only_what_it_holds(
     assert len(whole.keys() - found.keys()) <= 6
 
 
-def test_a_part_that_fails_while_it_asks_more_takes_no_answer_of_the_others(
+def test_a_part_that_fails_between_two_reads_does_not_shift_other_replies(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(pipe: Any, keys: Keys, sheet: Any) -> Any:
@@ -159,7 +161,7 @@ def test_a_part_that_fails_while_it_asks_more_takes_no_answer_of_the_others(
     assert found["unstuck_scrape_left_out"] == {("broken", "unreadable"): 1}
 
 
-def test_damaged_entries_are_left_out_one_by_one_and_counted(coordinator: Coordinator) -> None:
+def test_damaged_entries_are_skipped_and_counted(coordinator: Coordinator) -> None:
     coordinator.note_runner("well", idle_since=1.0)
     keys, store = coordinator.keys, coordinator.redis
     store.hset(keys.processes, "odd", "{")
@@ -181,7 +183,7 @@ def test_damaged_entries_are_left_out_one_by_one_and_counted(coordinator: Coordi
     }
 
 
-def test_the_backlog_of_a_schedule_ages_from_its_oldest_unread_file(
+def test_the_backlog_age_of_a_schedule_starts_at_its_oldest_unread_file(
     coordinator: Coordinator,
 ) -> None:
     streams = {
@@ -203,7 +205,7 @@ def test_the_backlog_of_a_schedule_ages_from_its_oldest_unread_file(
     assert found["unstuck_scrape_left_out"] == {("backlogs", "unreadable"): 1}
 
 
-def test_a_job_that_no_schedule_submits_is_late_since_its_first_deadline_that_was_told(
+def test_a_job_without_a_schedule_is_late_since_its_first_notified_deadline(
     coordinator: Coordinator,
 ) -> None:
     told = {"late: 06:00": Alert(2000.0, 2000.0, ()), "late: 05:00": Alert(1000.0, 1000.0, ())}
@@ -221,7 +223,7 @@ def test_a_job_that_no_schedule_submits_is_late_since_its_first_deadline_that_wa
     assert found["unstuck_scrape_left_out"] == {("expected", "unreadable"): 1}
 
 
-def test_a_notice_ages_in_the_outbox_and_then_for_its_target(coordinator: Coordinator) -> None:
+def test_a_notice_ages_in_the_outbox_and_then_per_target(coordinator: Coordinator) -> None:
     keys, outbox = coordinator.keys, Outbox(coordinator.redis, coordinator.keys)
     text = notice().to_json()
     coordinator.redis.xadd(keys.outbox, {"notice": text}, id="1000-0")
@@ -241,7 +243,7 @@ def test_a_dataset_in_two_warehouses_is_one_series(coordinator: Coordinator) -> 
     assert scraped(coordinator)["unstuck_dataset_last_version_timestamp_seconds"] == {("a",): 2000}
 
 
-def test_labels_are_bounded_and_what_is_left_out_is_told(coordinator: Coordinator) -> None:
+def test_labels_are_limited_and_omissions_are_reported(coordinator: Coordinator) -> None:
     lines = {f"s{n}": json.dumps({"status": "WAITING", "failures": n}) for n in range(1200)}
     coordinator.redis.hset(coordinator.keys.schedules, mapping=lines)
     found = scraped(coordinator)
@@ -254,7 +256,7 @@ def test_labels_are_bounded_and_what_is_left_out_is_told(coordinator: Coordinato
     assert found["unstuck_schedules"][("waiting",)] == 1200
 
 
-def test_a_redis_that_says_it_is_busy_is_away_and_no_fault_of_the_exporter(
+def test_a_busy_redis_counts_as_down_and_not_as_an_exporter_bug(
     coordinator: Coordinator,
 ) -> None:
     coordinator.redis.execute_command(
@@ -270,7 +272,7 @@ def test_a_redis_that_says_it_is_busy_is_away_and_no_fault_of_the_exporter(
     assert "unstuck_jobs" not in text
 
 
-def test_a_user_of_redis_who_may_not_ask_for_its_memory_sees_the_rest(
+def test_a_redis_user_without_memory_permission_sees_the_other_metrics(
     coordinator: Coordinator,
 ) -> None:
     coordinator.redis.execute_command(

@@ -43,7 +43,7 @@ def get(address: str) -> str:
         return str(answer.read().decode())
 
 
-def test_an_absent_redis_is_up_0_and_its_return_is_noticed(tmp_path: Path) -> None:
+def test_an_absent_redis_is_up_0_and_its_return_is_detected(tmp_path: Path) -> None:
     server = RedisServer(tmp_path)
     server.start()
     with served(server.url) as address:
@@ -57,7 +57,7 @@ def test_an_absent_redis_is_up_0_and_its_return_is_noticed(tmp_path: Path) -> No
     server.stop()
 
 
-def test_a_caller_that_says_nothing_holds_no_scrape_up(
+def test_a_silent_client_does_not_block_a_scrape(
     redis_server: RedisServer, client: redis.Redis
 ) -> None:
     with served(redis_server.url) as address:
@@ -67,7 +67,7 @@ def test_a_caller_that_says_nothing_holds_no_scrape_up(
             assert "unstuck_up 1.0" in get(address)
 
 
-def test_scrapes_that_come_at_once_share_one_computation(
+def test_concurrent_scrapes_share_one_computation(
     redis_server: RedisServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, go_on, computed = threading.Event(), threading.Event(), []
@@ -99,7 +99,7 @@ def test_scrapes_that_come_at_once_share_one_computation(
 @pytest.mark.parametrize(
     "address", ["nowhere", ":x", "127.0.0.1:99999999", "no.such.host.invalid:1"]
 )
-def test_an_address_that_cannot_be_served_is_refused_with_its_name(address: str) -> None:
+def test_an_unusable_address_is_refused_with_its_name(address: str) -> None:
     with (
         connect("redis://127.0.0.1:1") as client,
         pytest.raises(

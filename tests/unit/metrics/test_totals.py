@@ -45,7 +45,9 @@ def ended(samples: dict[str, Any]) -> dict[tuple[str, ...], float]:
     return {labels: n for labels, n in samples["unstuck_jobs_ended_total"].items() if n}
 
 
-def test_each_ended_job_is_in_the_histogram_of_its_name_once(coordinator: Coordinator) -> None:
+def test_each_ended_job_is_counted_once_in_the_histogram_of_its_name(
+    coordinator: Coordinator,
+) -> None:
     run(coordinator, "nightly")
     run(coordinator, "nightly", failed())
     run(coordinator, "hourly")
@@ -91,7 +93,7 @@ def test_counters_survive_a_restart_of_every_process(tmp_path: Path) -> None:
     }
 
 
-def test_a_job_that_never_ran_is_counted_and_has_no_duration(coordinator: Coordinator) -> None:
+def test_a_job_that_never_ran_is_counted_without_a_duration(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("only"), name="nightly")
     coordinator.client.cancel(job)
     coordinator.read()
@@ -115,7 +117,7 @@ def test_a_commit_whose_reply_was_lost_counts_once(
     assert found["unstuck_attempts_ended_total"][("succeeded",)] == 1
 
 
-def test_attempts_are_counted_by_how_they_end(coordinator: Coordinator) -> None:
+def test_attempts_are_counted_by_outcome(coordinator: Coordinator) -> None:
     for kind in OutcomeKind:
         job = coordinator.submit(group("only"))
         coordinator.read()
@@ -132,7 +134,7 @@ def test_attempts_are_counted_by_how_they_end(coordinator: Coordinator) -> None:
     }
 
 
-def test_an_attempt_of_a_silent_worker_is_a_takeover_and_its_late_report_is_stale(
+def test_a_silent_worker_counts_as_takeover_and_its_late_report_as_stale(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator(lease_ttl=0.2, lease_renew=0.05, sweep_every=0.05)
@@ -155,7 +157,7 @@ def test_an_attempt_of_a_silent_worker_is_a_takeover_and_its_late_report_is_stal
     assert found["unstuck_reports_refused_total"] == {("stale",): 1, ("terminal",): 0}
 
 
-def test_more_names_than_are_counted_by_themselves_share_one(
+def test_names_beyond_the_limit_share_one_counter(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(totals, "MAX_NAMES", 2)
@@ -179,7 +181,7 @@ def test_more_names_than_are_counted_by_themselves_share_one(
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "7", '{"FINISHED": {}, "seconds": null}', None])
-def test_damaged_totals_hold_no_job_up(coordinator: Coordinator, damage: str | None) -> None:
+def test_damaged_totals_do_not_block_a_job(coordinator: Coordinator, damage: str | None) -> None:
     keys = coordinator.keys
     if damage is None:
         coordinator.redis.set(keys.totals, "no hash")
@@ -192,7 +194,7 @@ def test_damaged_totals_hold_no_job_up(coordinator: Coordinator, damage: str | N
         assert ended(found) == {("nightly", "finished"): 1}
 
 
-def test_rows_of_versions_add_up_by_dataset(coordinator: Coordinator) -> None:
+def test_rows_of_versions_are_summed_by_dataset(coordinator: Coordinator) -> None:
     for rows in (7, 5):
         job = coordinator.submit(group("make"))
         coordinator.read()
@@ -222,7 +224,7 @@ BEFORE = {
 }
 
 
-def test_a_commit_of_a_job_that_goes_on_takes_no_more_commands_than_without_metrics(
+def test_metrics_add_no_commands_to_a_commit_of_a_running_job(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit, taken = coordinator.store.commit, list[int]()

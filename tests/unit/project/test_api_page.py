@@ -51,7 +51,7 @@ def test_every_public_name_and_method_is_on_the_page_with_a_docstring() -> None:
     assert "+SKIP" not in page, "each example runs"
 
 
-def test_every_signature_of_the_page_is_python() -> None:
+def test_every_signature_on_the_page_is_valid_python() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", api_page.page(), re.MULTILINE | re.DOTALL)
     assert blocks
     for block in blocks:
@@ -115,7 +115,7 @@ def fleet_here(
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "Client"])
-def test_each_example_of_the_page_runs_and_answers_as_it_says(
+def test_each_example_on_the_page_runs_with_its_documented_output(
     name: str, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = ModuleType("shop")  # a step is a function of a module
@@ -124,7 +124,7 @@ def test_each_example_of_the_page_runs_and_answers_as_it_says(
 
 
 @pytest.mark.usefixtures("fleet_here")
-def test_the_example_of_the_client_runs_a_job_on_the_fleet_that_its_settings_name() -> None:
+def test_the_client_example_runs_a_job_on_the_configured_fleet() -> None:
     answers_as_it_says("Client", {"Client": Client}, {})
     assert [row["amount"] for row in published_rows(settings().warehouse, "sales")] == [3]
 
@@ -140,6 +140,6 @@ def answers_as_it_says(name: str, names: dict[str, Any], module: dict[str, Any])
     assert told == []
 
 
-def test_there_are_examples_of_each_part() -> None:
+def test_each_part_of_the_page_has_examples() -> None:
     parts = {name.partition(".")[0] for name in EXAMPLES}
     assert {"Job", "JobSpec", "Client", "JobHandle", "client", "published_files"} <= parts

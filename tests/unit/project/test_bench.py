@@ -66,7 +66,7 @@ def run(tmp_path: Path, cases: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_jobs_on_one_fleet_and_what_they_cost(tmp_path: Path) -> None:
+def test_jobs_on_a_shared_fleet_are_measured_with_their_costs(tmp_path: Path) -> None:
     wide, chain, join, outputs, _ = run(tmp_path, "a,b,c,h,j")
     for case in (wide, chain, outputs):
         (pair,) = case["pairs"]
@@ -87,12 +87,12 @@ def test_jobs_on_one_fleet_and_what_they_cost(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", ["d", "e", "g", "m", "n", "o"])
-def test_a_case_with_a_fleet_of_its_own(tmp_path: Path, case: str) -> None:
+def test_a_benchmark_may_have_its_own_fleet(tmp_path: Path, case: str) -> None:
     (found,) = run(tmp_path, case)
     assert found["pairs"] == []
 
 
-def test_ratios_are_per_unit_and_the_spread_is_told() -> None:
+def test_ratios_are_per_unit_and_include_the_spread() -> None:
     pair = Pair(
         "2 groups", "peer", [Sample(1.0, 2), Sample(2.0, 2)], [Sample(1.0, 1), Sample(1.0, 1)]
     )

@@ -51,7 +51,7 @@ def parse(command: str) -> tuple[click.Context, click.Context]:
     return outer, inner.make_context(name, rest, parent=outer)
 
 
-def test_the_parts_of_a_fleet_are_all_there() -> None:
+def test_all_parts_of_a_fleet_are_defined() -> None:
     """Redis, coordinators, a beat, Spark workers and light workers; two coordinators, so that one
     may die.
     """
@@ -59,7 +59,7 @@ def test_the_parts_of_a_fleet_are_all_there() -> None:
     assert SERVICES["coordinator"]["deploy"]["replicas"] == 2
 
 
-def test_the_command_line_is_a_script_of_this_package_and_takes_what_it_is_given() -> None:
+def test_each_command_is_a_script_of_this_package_with_valid_arguments() -> None:
     (script,) = SERVICES["unstuck"]["entrypoint"]
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, _, function = scripts[script].partition(":")
@@ -73,7 +73,7 @@ def test_the_command_line_is_a_script_of_this_package_and_takes_what_it_is_given
 
 
 @pytest.mark.parametrize("name", CELERY)
-def test_the_command_is_one_that_celery_takes_and_its_app_imports(name: str) -> None:
+def test_each_celery_command_is_valid_and_its_app_can_be_imported(name: str) -> None:
     outer, inner = parse(SERVICES[name]["command"])
     app = outer.obj.app
     assert app.main == {"beat": "unstuck.coordinator", "coordinator": "unstuck.coordinator"}.get(
@@ -82,7 +82,7 @@ def test_the_command_is_one_that_celery_takes_and_its_app_imports(name: str) -> 
     assert inner.command.name == ("beat" if name == "beat" else "worker")
 
 
-def test_the_page_starts_by_its_command_asks_for_its_token_and_passes_its_health_check(
+def test_the_page_starts_requires_its_token_and_passes_its_health_check(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """The command and the check run as they stand, but for the port and the place of the secret."""
@@ -114,7 +114,7 @@ def test_the_page_starts_by_its_command_asks_for_its_token_and_passes_its_health
         served.wait()
 
 
-def test_workers_listen_to_the_queues_that_the_app_knows_and_to_all_of_them() -> None:
+def test_workers_listen_to_exactly_the_queues_of_the_app() -> None:
     listened: list[str] = []
     for name in ("spark", "light"):
         outer, inner = parse(SERVICES[name]["command"])
@@ -123,14 +123,14 @@ def test_workers_listen_to_the_queues_that_the_app_knows_and_to_all_of_them() ->
     assert sorted(listened) == sorted(known)
 
 
-def test_a_spark_worker_is_one_driver_and_a_coordinator_forks_nothing() -> None:
+def test_a_spark_worker_has_one_driver_and_a_coordinator_does_not_fork() -> None:
     assert parse(SERVICES["spark"]["command"])[1].params["concurrency"] == 1
     pool = parse(SERVICES["coordinator"]["command"])[1].params["pool"]
     assert "thread" in str(pool)
 
 
 @pytest.mark.parametrize("name", sorted(set(SERVICES) - {"redis"}))
-def test_every_variable_is_a_setting_and_its_value_is_taken(
+def test_every_variable_is_a_setting_with_a_valid_value(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variables = SERVICES[name]["environment"]
@@ -143,7 +143,7 @@ def test_every_variable_is_a_setting_and_its_value_is_taken(
     assert settings.warehouse == "/warehouse"
 
 
-def test_everything_that_is_named_exists() -> None:
+def test_every_referenced_file_exists() -> None:
     for name, service in SERVICES.items():
         for other in service.get("depends_on", {}):
             assert "healthcheck" in SERVICES[other], f"{name} waits for the health of {other}"
@@ -154,7 +154,7 @@ def test_everything_that_is_named_exists() -> None:
     ]  # where the official image keeps its data
 
 
-def test_every_part_comes_back_and_is_given_time_to_end() -> None:
+def test_every_service_restarts_and_has_a_stop_grace_period() -> None:
     for name, service in SERVICES.items():
         if "profiles" not in service:
             assert service["restart"] == "unless-stopped", name
@@ -162,7 +162,7 @@ def test_every_part_comes_back_and_is_given_time_to_end() -> None:
 
 
 @pytest.mark.parametrize("name", ["spark", "light"])
-def test_a_worker_has_time_to_hand_back_what_it_runs(
+def test_a_worker_has_time_to_hand_back_running_attempts(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable, value in SERVICES[name]["environment"].items():
@@ -174,7 +174,7 @@ def test_workers_and_coordinators_see_one_warehouse() -> None:
     assert {tuple(SERVICES[name]["volumes"]) for name in CELERY} == {("warehouse:/warehouse",)}
 
 
-def test_the_server_options_keep_every_write_and_evict_nothing(tmp_path: Path) -> None:
+def test_the_server_options_persist_every_write_and_evict_nothing(tmp_path: Path) -> None:
     """The options are given to a real server, which is asked what it made of them."""
     program, *options = shlex.split(SERVICES["redis"]["command"])
     assert program == "redis-server"
@@ -207,7 +207,7 @@ def test_the_server_options_keep_every_write_and_evict_nothing(tmp_path: Path) -
         server.wait()
 
 
-def test_the_image_is_built_from_files_that_exist_with_extras_that_exist() -> None:
+def test_the_image_is_built_from_existing_files_and_extras() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     for line in dockerfile.splitlines():
         if line.startswith("COPY "):

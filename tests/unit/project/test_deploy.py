@@ -95,7 +95,7 @@ def problems(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [*ALERTS, *PANELS])
-def test_every_expression_is_on_metrics_and_labels_that_exist(name: str) -> None:
+def test_every_expression_uses_existing_metrics_and_labels(name: str) -> None:
     assert problems({**ALERTS, **PANELS}[name]) == []
 
 
@@ -115,11 +115,11 @@ def test_every_expression_is_on_metrics_and_labels_that_exist(name: str) -> None
         ),
     ],
 )
-def test_an_expression_that_could_never_fire_is_found(wrong: str, why: str) -> None:
+def test_an_expression_that_can_never_fire_is_detected(wrong: str, why: str) -> None:
     assert problems(wrong) == [why]
 
 
-def test_the_texts_of_an_alert_name_labels_that_it_has() -> None:
+def test_the_texts_of_an_alert_use_existing_labels() -> None:
     for rule in RULES:
         text = " ".join(rule["annotations"].values())
         metrics = {
@@ -132,12 +132,12 @@ def test_the_texts_of_an_alert_name_labels_that_it_has() -> None:
         assert set(rule["annotations"]) == {"summary", "help"}
 
 
-def test_an_exporter_that_is_gone_and_a_redis_that_is_away_have_alerts_of_their_own() -> None:
+def test_a_missing_exporter_and_an_unreachable_redis_have_their_own_alerts() -> None:
     assert ALERTS["UnstuckExporterGone"] == "absent(unstuck_up)"
     assert ALERTS["UnstuckRedisAway"] == "unstuck_up == 0"
 
 
-def test_the_first_failure_of_a_name_is_found_though_its_series_begins_with_it() -> None:
+def test_the_first_failure_of_a_name_is_detected_although_its_series_is_new() -> None:
     for expression in ALERTS.values():
         for metric in re.findall(r"increase\((\w+){", expression):
             if metric == "unstuck_attempts_ended_total":
@@ -147,7 +147,7 @@ def test_the_first_failure_of_a_name_is_found_though_its_series_begins_with_it()
             )
 
 
-def test_panels_have_numbers_and_places_of_their_own() -> None:
+def test_panels_have_unique_numbers_and_positions() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
@@ -164,7 +164,7 @@ def containers() -> list[dict[str, Any]]:
     ]
 
 
-def test_the_page_of_kubernetes_and_of_compose_has_options_that_exist_and_a_token() -> None:
+def test_the_kubernetes_and_compose_pages_use_existing_options_and_a_token() -> None:
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     (pod,) = [one for one in containers() if one["name"] == "web"]
     for command in (pod["command"], shlex.split(compose["services"]["web"]["command"])):
@@ -179,7 +179,7 @@ def test_the_page_of_kubernetes_and_of_compose_has_options_that_exist_and_a_toke
     assert set(compose["services"]["web"]["secrets"]) <= set(compose["secrets"])
 
 
-def test_the_probes_of_kubernetes_and_compose_are_commands_that_exist() -> None:
+def test_the_kubernetes_and_compose_probes_are_existing_commands() -> None:
     probes = [one["livenessProbe"] for one in containers() if "livenessProbe" in one]
     lines = [probe["exec"]["command"][-1] for probe in probes if "exec" in probe]
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()

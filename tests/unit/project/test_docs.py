@@ -151,7 +151,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_to_a_file_or_heading_that_exists(page: Path) -> None:
+def test_every_link_leads_to_an_existing_file_or_heading(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page, not_yet=True)):
         if target.startswith("https://"):
             continue
@@ -176,7 +176,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_file_and_test_that_is_named_exists(page: Path) -> None:
+def test_every_named_file_and_test_exists(page: Path) -> None:
     for name in SPAN.findall(prose(page, not_yet=True)):
         path, _, test = name.partition("::")
         if re.fullmatch(r"(tasks|coordinator|tests|docs|examples|scripts)/[\w./-]*", path):
@@ -185,7 +185,7 @@ def test_every_file_and_test_that_is_named_exists(page: Path) -> None:
             assert test in functions_in(ROOT / path), name
 
 
-def test_every_input_that_gave_a_wrong_result_names_a_test_that_exists() -> None:
+def test_every_wrong_result_in_the_list_names_an_existing_test() -> None:
     text = text_of(ROOT / "tests" / "right_results.md")
     named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", text)
     assert named
@@ -203,7 +203,7 @@ def functions_in(module: Path) -> set[str]:
     }
 
 
-def test_the_map_of_the_code_names_files_that_exist() -> None:
+def test_the_map_of_the_code_names_existing_files() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     for room in ("tasks", "coordinator", "src/unstuck"):
         table = re.search(rf"^\| in `{room}/` \|.*?\n\n", text, re.MULTILINE | re.DOTALL)
@@ -223,7 +223,7 @@ def test_the_map_of_the_code_names_files_that_exist() -> None:
 
 
 @pytest.mark.variant
-def test_codes_are_codes_of_the_program() -> None:
+def test_every_documented_code_exists_in_the_program() -> None:
     files = [
         path
         for room in ("tasks", "coordinator", "src/unstuck")
@@ -241,7 +241,7 @@ def test_codes_are_codes_of_the_program() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_variable_that_is_named_is_a_setting(page: Path) -> None:
+def test_every_named_variable_is_a_setting(page: Path) -> None:
     named = set(re.findall(r"UNSTUCK_[A-Z_]+[A-Z]", text_of(page))) - {
         "UNSTUCK_DEBUG",
         "UNSTUCK_ARM",
@@ -276,7 +276,7 @@ def parse(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", list(commands()))
-def test_every_command_is_one_that_its_program_takes(words: list[str]) -> None:
+def test_every_documented_command_is_valid(words: list[str]) -> None:
     program, *rest = words
     if program == "unstuck":
         parse(rest)
@@ -306,7 +306,7 @@ def test_commands_named_in_prose_exist() -> None:
                 assert span.split()[1] in UNSTUCK.commands, f"{page.name}: {span}"
 
 
-def test_the_command_line_page_is_the_command_line() -> None:
+def test_the_command_line_page_matches_the_command_line() -> None:
     """The commands of the table have a generated page."""
     generated = {
         " ".join(command.words[1:])
@@ -338,7 +338,7 @@ def test_the_command_line_page_is_the_command_line() -> None:
     assert written == told
 
 
-def test_the_exit_codes_are_those_of_the_program() -> None:
+def test_the_documented_exit_codes_match_the_program() -> None:
     numbers = re.findall(r"^\| (\d+) \|", section("cli.md", "Exit codes"), re.MULTILINE)
     assert [int(number) for number in numbers] == sorted(int(code) for code in ExitCode)
 
@@ -388,7 +388,9 @@ def same(written: str, field: FieldInfo) -> bool:
         ("Expectations", Expect),
     ],
 )
-def test_the_fields_of_a_spec_are_those_that_are_read(heading: str, model: type[BaseModel]) -> None:
+def test_the_documented_spec_fields_match_the_accepted_fields(
+    heading: str, model: type[BaseModel]
+) -> None:
     text = "".join(
         line + "\n" for line in section("spec.md", heading).splitlines() if line.count(" | ") == 3
     )
@@ -398,14 +400,14 @@ def test_the_fields_of_a_spec_are_those_that_are_read(heading: str, model: type[
     assert [name for name, field in fields.items() if not same(table[name], field)] == []
 
 
-def test_every_condition_of_a_notice_is_described() -> None:
+def test_every_notice_condition_is_documented() -> None:
     text = "".join(
         line + "\n" for line in section("spec.md", "Notify").splitlines() if line.count(" | ") == 2
     )
     assert {bare(row[0]) for row in rows(text, 3)} == {*PLAIN, *EXAMPLES}
 
 
-def test_every_join_rule_is_described_and_lives_with_failures_as_said() -> None:
+def test_every_join_rule_is_documented_with_its_tolerance_of_failures() -> None:
     text = "".join(
         line + "\n" for line in section("spec.md", "Join").splitlines() if line.count(" | ") == 4
     )
@@ -415,11 +417,11 @@ def test_every_join_rule_is_described_and_lives_with_failures_as_said() -> None:
         assert lives == ("yes" if JoinRule(rule=rule).tolerates_failure else "no")
 
 
-def test_the_fields_still_to_come_are_those_that_are_refused() -> None:
+def test_the_documented_future_fields_are_refused() -> None:
     assert set(SPAN.findall(section("spec.md", "Not yet"))) == NOT_YET
 
 
-def test_the_settings_page_is_the_settings() -> None:
+def test_the_settings_page_matches_the_settings() -> None:
     table = {bare(row[0]): row[1] for row in rows(section("settings.md", "Settings"), 4)}
     fields = {f"UNSTUCK_{name.upper()}": field for name, field in Settings.model_fields.items()}
     assert list(table) == list(fields)
@@ -429,7 +431,7 @@ def test_the_settings_page_is_the_settings() -> None:
 # -- states and keys -------------------------------------------------------------------------------
 
 
-def test_the_tables_and_pictures_are_drawn_from_the_code() -> None:
+def test_tables_and_pictures_are_generated_from_the_code() -> None:
     for name in diagrams.PAGES:
         page = (DOCS / name).read_text()
         assert diagrams.drawn(name, page) == page, "run python -m scripts.diagrams"
@@ -439,7 +441,7 @@ def test_the_tables_and_pictures_are_drawn_from_the_code() -> None:
         )
 
 
-def test_every_state_and_status_has_its_place_in_the_tables() -> None:
+def test_every_state_and_status_is_in_the_tables() -> None:
     for words, moves in (
         (GroupState, GROUP_MOVES),
         (Status, JOB_MOVES),
@@ -450,7 +452,7 @@ def test_every_state_and_status_has_its_place_in_the_tables() -> None:
     assert {new for _, new in GROUP_MOVES_REQUESTED} == {GroupState.SKIPPED, GroupState.WAITING}
 
 
-def test_every_status_is_described_and_the_final_ones_are_named() -> None:
+def test_every_status_is_described_and_final_ones_are_marked() -> None:
     text = section("internals/how-it-works.md", "Status of a job")
     told = [
         word
@@ -463,7 +465,7 @@ def test_every_status_is_described_and_the_final_ones_are_named() -> None:
     assert {*final[1].split(", "), final[2]} == {str(status) for status in TERMINAL}
 
 
-def test_the_catalogue_of_keys_is_that_of_the_code() -> None:
+def test_the_documented_redis_keys_match_the_code() -> None:
     source = inspect.getsource(keys)
     kind = r"# (hash|list|set|stream|string|zset|pub/sub): "
     fields = {
@@ -503,7 +505,7 @@ def test_every_yaml_snippet_is_a_valid_spec(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
-def test_every_python_snippet_compiles_and_asks_a_client_for_what_it_has(block: Block) -> None:
+def test_every_python_snippet_compiles_and_uses_existing_client_methods(block: Block) -> None:
     """What snippets import is looked at in test_public_face."""
     for node in ast.walk(ast.parse(block.text)):
         if (
@@ -515,7 +517,7 @@ def test_every_python_snippet_compiles_and_asks_a_client_for_what_it_has(block: 
 
 
 @pytest.mark.variant
-def test_the_site_is_built_strictly_from_the_pages_by_the_command_of_make_docs(
+def test_make_docs_builds_the_site_strictly(
     tmp_path: Path,
 ) -> None:
     recipe = re.search(
@@ -559,7 +561,7 @@ def test_the_site_is_built_strictly_from_the_pages_by_the_command_of_make_docs(
 
 
 @pytest.mark.variant
-def test_an_app_that_submits_as_the_page_says_gets_one_job_for_one_key(
+def test_a_documented_celery_submit_creates_one_job_per_key(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     (code,) = [
@@ -590,7 +592,7 @@ def test_an_app_that_submits_as_the_page_says_gets_one_job_for_one_key(
 @pytest.mark.parametrize(
     "picture", sorted((DOCS / "images").glob("*.svg")), ids=lambda picture: picture.name
 )
-def test_every_picture_can_be_read_says_what_it_shows_and_loads_nothing(picture: Path) -> None:
+def test_every_picture_is_valid_has_a_description_and_loads_nothing(picture: Path) -> None:
     text = picture.read_text()
     root = ElementTree.fromstring(text)
     title = root.find("{http://www.w3.org/2000/svg}title")
@@ -602,10 +604,10 @@ def test_every_picture_can_be_read_says_what_it_shows_and_loads_nothing(picture:
 @pytest.mark.parametrize(
     "picture", sorted((DOCS / "images").iterdir()), ids=lambda picture: picture.name
 )
-def test_every_picture_is_shown_by_a_page(picture: Path) -> None:
+def test_every_picture_is_used_on_a_page(picture: Path) -> None:
     assert any(f"images/{picture.name})" in text_of(page) for page in PAGES)
 
 
-def test_nothing_names_a_place_of_one_machine() -> None:
+def test_no_file_contains_a_path_of_one_machine() -> None:
     for page in PAGES:
         assert re.findall(r"/(?:work|tmp|home|root)/\S*", text_of(page)) == [], page.name

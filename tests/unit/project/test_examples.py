@@ -47,7 +47,7 @@ def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_an_editor_finds_the_schema_of_every_example(path: Path) -> None:
+def test_every_example_refers_to_the_schema_for_editors(path: Path) -> None:
     line = path.read_text().splitlines()[0]
     told, _, schema = line.partition("$schema=")
     assert told == "# yaml-language-server: "
@@ -57,7 +57,7 @@ def test_an_editor_finds_the_schema_of_every_example(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.name)
-def test_every_step_of_an_example_can_be_imported_and_gets_every_parameter_it_requires(
+def test_every_example_step_is_importable_and_gets_its_required_parameters(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not (path.parent / "__init__.py").exists():  # a project of its own
@@ -76,7 +76,7 @@ def test_every_step_of_an_example_can_be_imported_and_gets_every_parameter_it_re
         assert required <= given, f"{group.name}: {step.python} is not given {required - given}"
 
 
-def test_the_flights_fork_into_twelve_months_and_publish_what_the_truth_knows(
+def test_the_flights_example_forks_by_month_and_publishes_verified_results(
     true: dict[str, pd.DataFrame],
 ) -> None:
     spec = JobSpec.from_file(EXAMPLES / "flights.yaml")
@@ -86,7 +86,7 @@ def test_the_flights_fork_into_twelve_months_and_publish_what_the_truth_knows(
     assert set(spec.publish or ()) == set(true)
 
 
-def test_the_wide_example_is_200_groups_that_need_no_spark_between_a_fork_and_a_join() -> None:
+def test_the_wide_example_has_200_groups_without_spark_between_fork_and_join() -> None:
     start, noop, end = JobSpec.from_file(EXAMPLES / "wide.yaml").groups
     assert noop.fork_values == tuple(range(200))
     assert not start.spark
@@ -97,7 +97,7 @@ def test_the_wide_example_is_200_groups_that_need_no_spark_between_a_fork_and_a_
 # -- the truth -------------------------------------------------------------------------------------
 
 
-def test_the_truth_has_the_figures_that_are_known_of_this_data(
+def test_the_reference_results_have_the_known_figures_of_the_data(
     true: dict[str, pd.DataFrame],
 ) -> None:
     number = true["report"].set_index("name").number
@@ -116,7 +116,7 @@ def test_the_truth_has_the_figures_that_are_known_of_this_data(
 
 
 @pytest.mark.parametrize("column", ["flights", "cancelled", "diverted", "late"])
-def test_every_cut_of_the_flights_sums_to_the_same_whole(
+def test_every_partition_of_the_flights_has_the_same_total(
     true: dict[str, pd.DataFrame], column: str
 ) -> None:
     wholes = {
@@ -130,12 +130,12 @@ def test_every_cut_of_the_flights_sums_to_the_same_whole(
     assert len(set(wholes.values())) == 1, wholes
 
 
-def test_a_dataset_that_is_true_has_no_disagreements(true: dict[str, pd.DataFrame]) -> None:
+def test_a_correct_dataset_has_no_differences(true: dict[str, pd.DataFrame]) -> None:
     for name, table in true.items():
         assert disagreements(name, rows(table), table) == []
 
 
-def test_a_wrong_a_missing_a_doubled_and_an_invented_row_are_each_told(
+def test_wrong_missing_duplicate_and_invented_rows_are_each_reported(
     true: dict[str, pd.DataFrame],
 ) -> None:
     table = true["flights_by_origin"]
@@ -157,7 +157,7 @@ def test_a_wrong_a_missing_a_doubled_and_an_invented_row_are_each_told(
 # -- steps -----------------------------------------------------------------------------------------
 
 
-def test_the_headlines_say_what_the_truth_says(true: dict[str, pd.DataFrame]) -> None:
+def test_the_headlines_match_the_reference_results(true: dict[str, pd.DataFrame]) -> None:
     number = true["report"].set_index("name").number
     overall = {
         **{
@@ -184,7 +184,7 @@ def test_the_headlines_say_what_the_truth_says(true: dict[str, pd.DataFrame]) ->
     assert said["slowest airport, departure delay"] == "EWR: 15.1 min"
 
 
-def test_clean_weather_has_one_row_per_airport_and_hour_and_no_wind_of_1048_mph() -> None:
+def test_clean_weather_has_one_row_per_airport_and_hour_without_outliers() -> None:
     weather = flights.clean_weather(None, context()).to_pandas()
     assert not weather.duplicated(["origin", "time_hour"]).any()
     assert str(weather.time_hour.dt.tz) == "UTC"
@@ -192,7 +192,7 @@ def test_clean_weather_has_one_row_per_airport_and_hour_and_no_wind_of_1048_mph(
     assert len(weather) == 26_115
 
 
-def test_data_that_is_not_installed_is_an_unrecoverable_failure_that_says_what_to_install(
+def test_missing_example_data_is_an_unrecoverable_failure_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(nycflights, "find_spec", lambda name: None)
@@ -200,12 +200,12 @@ def test_data_that_is_not_installed_is_an_unrecoverable_failure_that_says_what_t
         nycflights.read_table("flights")
 
 
-def test_a_year_that_the_data_does_not_hold_is_unrecoverable_and_names_the_year_it_holds() -> None:
+def test_a_year_missing_in_the_data_is_unrecoverable_and_the_present_year_is_named() -> None:
     with pytest.raises(Unrecoverable, match=r"no flights in 1999.*--param year=2013"):
         flights.clean(None, context(), year=1999)
 
 
-def test_the_flaky_step_fails_as_often_as_it_was_told_and_leaves_no_counter_behind(
+def test_the_flaky_step_fails_as_often_as_configured_and_removes_its_counter(
     tmp_path: Path,
 ) -> None:
     for _ in range(2):
@@ -215,7 +215,7 @@ def test_the_flaky_step_fails_as_often_as_it_was_told_and_leaves_no_counter_behi
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_dynamic_fork_finds_the_favourite_destination_that_pandas_finds() -> None:
+def test_the_dynamic_fork_finds_the_same_favorite_destination_as_pandas() -> None:
     clean = dynamic.clean(None, context())
     table = dynamic.favourite(None, context(clean=clean), carrier="UA")
     own = clean.to_pandas().query("carrier == 'UA'")

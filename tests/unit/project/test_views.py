@@ -61,7 +61,7 @@ def fields_within(kind: type, path: str, seen: set[type]) -> Iterator[tuple[str,
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
-def test_no_answer_of_the_client_holds_an_internal_field(room: type) -> None:
+def test_no_client_answer_contains_an_internal_field(room: type) -> None:
     seen: set[type] = set()
     found = [
         (path, kind.__name__)

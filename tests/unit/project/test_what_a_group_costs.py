@@ -41,7 +41,7 @@ def cost(fleet: Fleet, width: int) -> Cost:
     return Cost(calls["evalsha"] / width, sum(calls.values()) / width)
 
 
-def test_a_group_costs_no_more_than_it_should(tmp_path: Path) -> None:
+def test_a_group_stays_within_its_budget_of_redis_commands(tmp_path: Path) -> None:
     with closing(Server(tmp_path)) as server, closing(Fleet(server, tmp_path)) as fleet:
         narrow, broad = cost(fleet, 100), cost(fleet, 500)
     assert broad.scripts <= SCRIPTS
@@ -49,7 +49,7 @@ def test_a_group_costs_no_more_than_it_should(tmp_path: Path) -> None:
     assert broad.commands <= GROWTH * narrow.commands
 
 
-def test_a_sweep_costs_no_more_with_ten_times_as_many_paused_jobs(tmp_path: Path) -> None:
+def test_the_cost_of_a_sweep_does_not_grow_with_paused_jobs(tmp_path: Path) -> None:
     """What a sweep costs depends on what is due, not on what exists.
 
     All jobs are looked at once after an outage.

@@ -21,7 +21,7 @@ from unstuck.coordinator.spec.plan import plan_of
 from unstuck.tasks.spec.group import GroupSpec
 
 
-def test_the_spec_of_the_design_is_read() -> None:
+def test_the_example_spec_of_the_design_is_valid() -> None:
     spec = JobSpec.from_text(FLIGHTS)
     assert (spec.name, spec.params, spec.max_parallel, spec.on_failure) == (
         "flights",
@@ -36,14 +36,14 @@ def test_the_spec_of_the_design_is_read() -> None:
     assert spec.groups[2].fork_values == (1, 2, 3)
 
 
-def test_json_and_python_values_say_the_same_as_yaml() -> None:
+def test_json_and_python_values_give_the_same_spec_as_yaml() -> None:
     spec = JobSpec.from_text(FLIGHTS)
     assert JobSpec.from_text(spec.to_json(), "s.json") == spec
     assert JobSpec.model_validate(json.loads(spec.to_json())) == spec
     assert JobSpec.model_validate_json(spec.to_json()) == spec
 
 
-def test_what_is_stored_reads_back_as_it_was_and_keeps_what_was_written() -> None:
+def test_a_stored_spec_is_read_back_unchanged() -> None:
     # A group that asks for the default by name must still win over the job's defaults after a round
     # trip.
     spec = JobSpec.model_validate(
@@ -58,7 +58,7 @@ def test_what_is_stored_reads_back_as_it_was_and_keeps_what_was_written() -> Non
     assert again.to_json() == spec.to_json()
 
 
-def test_what_is_stored_holds_no_field_that_nobody_wrote() -> None:
+def test_a_stored_spec_contains_only_written_fields() -> None:
     # Else a release that knows one field more would store specs that the release before it refuses.
     assert (
         JobSpec.model_validate(minimal()).to_json()
@@ -66,7 +66,7 @@ def test_what_is_stored_holds_no_field_that_nobody_wrote() -> None:
     )
 
 
-def test_the_fingerprint_ignores_layout_and_sees_every_value() -> None:
+def test_the_fingerprint_ignores_layout_and_depends_on_every_value() -> None:
     spec = JobSpec.from_text(FLIGHTS)
     assert (
         JobSpec.from_text(
@@ -79,7 +79,7 @@ def test_the_fingerprint_ignores_layout_and_sees_every_value() -> None:
     assert len(spec.fingerprint) == 64
 
 
-def test_all_forms_of_a_join_and_of_a_fork_survive_storing() -> None:
+def test_all_forms_of_joins_and_forks_survive_storing() -> None:
     text = (
         HEAD
         + A
@@ -100,7 +100,7 @@ def test_all_forms_of_a_join_and_of_a_fork_survive_storing() -> None:
     ]
 
 
-def test_a_spec_built_in_python_is_checked_like_one_that_was_read() -> None:
+def test_a_spec_built_in_python_is_checked_like_a_file() -> None:
     group = GroupSpec.model_validate({"name": "a", "steps": [{"python": "m:f"}]})
     assert JobSpec(name="x", groups=(group,), defaults=Defaults(timeout=60)).groups == (group,)
     with pytest.raises(SpecError, match=r"groups\[1\]\.name: groups\[0\] has the name 'a', too"):
@@ -112,7 +112,7 @@ def test_a_spec_built_in_python_is_checked_like_one_that_was_read() -> None:
 # --- the file
 
 
-def test_a_file_is_read_with_its_sql_beside_it(tmp_path: Path) -> None:
+def test_a_spec_file_is_read_with_the_sql_files_beside_it(tmp_path: Path) -> None:
     (tmp_path / "sql").mkdir()
     (tmp_path / "sql" / "q.sql").write_text("SELECT 1 AS é", encoding="utf-8")
     (tmp_path / "s.yaml").write_text(
@@ -138,7 +138,7 @@ def test_a_file_is_read_with_its_sql_beside_it(tmp_path: Path) -> None:
         ("big.sql", "is larger than 1 MB"),
     ],
 )
-def test_an_sql_file_that_cannot_be_taken_is_refused_with_its_place(
+def test_an_unusable_sql_file_is_refused_with_its_place(
     tmp_path: Path, name: str, message: str
 ) -> None:
     (tmp_path / "q.sql").write_text("SELECT 1")
@@ -152,7 +152,7 @@ def test_an_sql_file_that_cannot_be_taken_is_refused_with_its_place(
     assert message in line
 
 
-def test_an_sql_file_of_a_spec_without_a_folder_is_refused_before_anything_is_stored() -> None:
+def test_an_sql_file_of_a_spec_without_a_folder_is_refused() -> None:
     assert (
         "this spec was not read from a file"
         in told(HEAD + "  - {name: a, steps: [{sql_file: q.sql}]}\n")[0]
@@ -165,14 +165,14 @@ def test_an_sql_file_of_a_spec_without_a_folder_is_refused_before_anything_is_st
 
 
 @pytest.mark.parametrize("name", ["none.yaml", "folder", "a\0b"])
-def test_a_file_that_cannot_be_read_says_which_and_why(tmp_path: Path, name: str) -> None:
+def test_an_unreadable_file_is_reported_with_the_cause(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(SpecError, match="cannot be read: ") as caught:
         JobSpec.from_file(os.fspath(tmp_path) + "/" + name)
     assert name in str(caught.value)
 
 
-def test_a_file_that_is_not_there_may_be_one_of_nearly_the_same_name(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_a_similar_name(tmp_path: Path) -> None:
     for name in ("sales.yaml", "sales.csv", "other.yaml"):
         (tmp_path / name).touch()
     with pytest.raises(SpecError, match=r"No such file or directory; did you mean 'sales\.yaml'\?"):
@@ -188,7 +188,7 @@ def test_a_file_above_ten_megabytes_is_refused(tmp_path: Path) -> None:
 # --- parameters
 
 
-def test_parameters_are_overridden_by_text_as_the_spec_would_read_it() -> None:
+def test_parameters_given_as_text_are_parsed_as_in_the_spec() -> None:
     spec = JobSpec.model_validate(
         minimal(params={"year": 2013, "on": True, "months": [1], "rest": None})
     )
@@ -203,13 +203,13 @@ def test_parameters_are_overridden_by_text_as_the_spec_would_read_it() -> None:
 @pytest.mark.parametrize(
     "text", ["NO", "01234", "2014", "null", "a: b # c", "[1, 2]", "*x", '"q"', "'q'", '"q', ""]
 )
-def test_a_text_parameter_gets_the_text_character_by_character(text: str, value: type[Any]) -> None:
+def test_a_text_parameter_gets_the_literal_text(text: str, value: type[Any]) -> None:
     spec = JobSpec.model_validate(minimal(params={"p": "SE"}))
     assert spec.with_params({"p": value(text)}).params == {"p": text}
 
 
 @pytest.mark.parametrize("text", ["2014", "true", "null", "[1]", "{a: 1}", '"q"', "01234", "yes"])
-def test_text_of_python_is_never_parsed(text: str) -> None:
+def test_text_given_in_python_is_never_parsed(text: str) -> None:
     spec = JobSpec.model_validate(minimal(params={"any": None, "year": 2013}))
     assert spec.with_params({"any": text}).params["any"] == text
     with pytest.raises(
@@ -220,7 +220,9 @@ def test_text_of_python_is_never_parsed(text: str) -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("form", ["{}", "{}\n", "\ufeff{}\n\n"])
-def test_line_ends_and_a_mark_make_no_other_spec(tmp_path: Path, form: str, end: str) -> None:
+def test_line_endings_and_a_byte_order_mark_do_not_change_a_spec(
+    tmp_path: Path, form: str, end: str
+) -> None:
     """Submitting it once more under its key was a KEY_CONFLICT."""
     group = (
         "  - name: a\n    steps: [{sql_file: q.sql, output: o}]\n    description: |\n      "
@@ -235,7 +237,7 @@ def test_line_ends_and_a_mark_make_no_other_spec(tmp_path: Path, form: str, end:
     assert fingerprint(form, end) == fingerprint("{}", "\n")
 
 
-def test_an_override_of_a_parameter_that_the_spec_lacks_lists_those_it_has() -> None:
+def test_overriding_an_unknown_parameter_lists_the_known_ones() -> None:
     spec = JobSpec.from_text(FLIGHTS)
     with pytest.raises(SpecError) as caught:
         spec.with_params({"yeer": "2014", "zzz": "1"})
@@ -246,7 +248,7 @@ def test_an_override_of_a_parameter_that_the_spec_lacks_lists_those_it_has() -> 
 
 
 @pytest.mark.parametrize("text", ["no", "010", "[1", "{a: 1, a: 2}", "9" * 30])
-def test_an_override_that_cannot_be_read_is_refused(text: str) -> None:
+def test_an_unparsable_override_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=r"^params\.year: "):
         JobSpec.from_text(FLIGHTS).with_params({"year": UnparsedText(text)})
 
@@ -267,7 +269,7 @@ def test_the_committed_schema_is_up_to_date() -> None:
     )
 
 
-def test_the_schema_knows_every_short_form_that_the_reader_takes() -> None:
+def test_the_schema_includes_every_accepted_short_form() -> None:
     plain, at_least, long = schema.json_schema()["$defs"]["JoinRule"]["anyOf"]
     for rule in plain["enum"]:
         JobSpec.model_validate(
@@ -277,7 +279,7 @@ def test_the_schema_knows_every_short_form_that_the_reader_takes() -> None:
     assert list(at_least["properties"]) == ["at_least"]
 
 
-def test_every_property_of_the_schema_says_what_it_is_for() -> None:
+def test_every_property_of_the_schema_has_a_description() -> None:
     def undescribed(part: Any, path: str) -> Iterator[str]:
         if isinstance(part, dict):
             for name, field in part.get("properties", {}).items():
@@ -293,7 +295,7 @@ def test_every_property_of_the_schema_says_what_it_is_for() -> None:
     assert list(undescribed(schema.json_schema(), "")) == []
 
 
-def test_the_schema_leaves_no_object_open_that_the_reader_closes() -> None:
+def test_the_schema_forbids_unknown_keys_wherever_the_parser_does() -> None:
     parsed = schema.json_schema()
     objects = [parsed, *parsed["$defs"].values()]
     assert [
@@ -304,7 +306,7 @@ def test_the_schema_leaves_no_object_open_that_the_reader_closes() -> None:
     assert parsed["properties"]["params"]["additionalProperties"] is False
 
 
-def test_what_is_stored_is_not_checked_again() -> None:
+def test_a_stored_spec_is_not_checked_again() -> None:
     """Each load of a job would else take as long as its submit, on a coordinator that others wait
     for.
     """

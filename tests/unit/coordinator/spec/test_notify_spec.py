@@ -76,7 +76,7 @@ def refused(rule: str, more: str = "") -> str:
         ("failed", "notify[0]: expected a mapping, not 'failed'"),
     ],
 )
-def test_a_wrong_rule_is_refused_with_its_place_and_what_was_expected(
+def test_an_invalid_rule_is_refused_with_its_place_and_the_expected_form(
     rule: str, words: str
 ) -> None:
     assert words in refused(rule)
@@ -85,12 +85,12 @@ def test_a_wrong_rule_is_refused_with_its_place_and_what_was_expected(
 @pytest.mark.parametrize(
     "late", ["6 o'clock", "24:00", "6:00", "06:00 MON-FRI-SUN", "06:00 MONDAY", "06:00,MON"]
 )
-def test_a_local_time_that_cannot_be_read_is_refused_with_its_place(late: str) -> None:
+def test_an_invalid_local_time_is_refused_with_its_place(late: str) -> None:
     words = refused(f'{{on: [{{late: "{late}"}}], to: ops}}', "schedule: {every: 10s}\n")
     assert words.startswith("notify[0].on[0].late: expected ")
 
 
-def test_behind_is_refused_where_no_group_reads_a_stream() -> None:
+def test_a_backlog_rule_is_refused_without_a_stream() -> None:
     words = refused("{on: [{behind: 5m}], to: ops}", "schedule: {every: 10s}\n")
     assert (
         words
@@ -98,7 +98,7 @@ def test_behind_is_refused_where_no_group_reads_a_stream() -> None:
     )
 
 
-def test_days_of_a_local_time_may_be_a_list_with_ranges_that_pass_the_end_of_the_week() -> None:
+def test_days_of_a_local_time_may_be_ranges_across_the_end_of_the_week() -> None:
     assert late_of("06:00") == Late(6, 0, frozenset(range(7)))
     assert late_of("23:59  mon-fri") == Late(23, 59, frozenset(range(5)))
     assert late_of("00:00 SAT-MON, wed") == Late(0, 0, frozenset((5, 6, 0, 2)))
@@ -109,7 +109,7 @@ def test_days_of_a_local_time_may_be_a_list_with_ranges_that_pass_the_end_of_the
     assert late_of("06:00 UTC") == Late(6, 0, frozenset(range(7)), "UTC")
 
 
-def test_a_rule_is_stored_as_it_means_and_read_back() -> None:
+def test_a_rule_is_stored_normalized_and_read_back() -> None:
     written = [
         {
             "on": ["failed", {"retrying_for": "15m"}, {"running_for": "3 x usual"}, "recovered"],

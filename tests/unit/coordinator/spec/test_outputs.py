@@ -68,13 +68,13 @@ def test_invalid_rules_are_reported_with_their_place(written: str, told: str) ->
 @pytest.mark.parametrize(
     ("theirs", "ours"), [("overwrite", "replace"), ("upsert", "merge"), ("apend", "append")]
 )
-def test_a_mode_of_another_tool_is_reported_with_our_name(theirs: str, ours: str) -> None:
+def test_a_mode_name_of_another_tool_is_reported_with_ours(theirs: str, ours: str) -> None:
     (problem,) = problems(f"{{flights: {{mode: {theirs}}}}}")
     assert problem.startswith("outputs.flights.mode: expected replace, append, ")
     assert problem.endswith(f"not '{theirs}'; did you mean '{ours}'?")
 
 
-def test_rejected_rows_of_several_runs_are_counted_only_where_rows_are_appended() -> None:
+def test_rejected_rows_of_several_runs_are_counted_only_in_append_mode() -> None:
     rules = "quality: {rules: {a: x > 0}, over: 20 runs}"
     (problem,) = problems(f"{{flights: {{{rules}}}}}")
     assert problem.startswith("outputs.flights: quality: over: wants mode: append")
@@ -103,14 +103,14 @@ def test_invalid_expectations_are_reported_with_their_place(written: str, told: 
     assert problem.startswith(f"outputs.flights.{told}")
 
 
-def test_evolve_wants_rows_that_stay() -> None:
+def test_evolve_requires_a_mode_that_keeps_rows() -> None:
     (problem,) = problems("{flights: {on_schema_change: evolve}}")
     assert "on_schema_change: evolve with mode: replace: no published row stays" in problem
     assert problems("{flights: {mode: append, on_schema_change: evolve}}") == []
     assert problems("{flights: {on_schema_change: fail}}") == []
 
 
-def test_the_name_of_rejected_rows_is_taken() -> None:
+def test_the_dataset_name_of_rejected_rows_is_reserved() -> None:
     rules = "{quality: {rules: {a: 'x > 0'}}}"
     assert problems(f"{{parts: {rules}, parts__Rejected: {{mode: append}}}}") == [
         "outputs.parts__Rejected: the rejected rows of 'parts' have the name 'parts__rejected'; "
@@ -129,7 +129,7 @@ def test_the_name_of_rejected_rows_is_taken() -> None:
     ]
 
 
-def test_keys_of_a_fork_cannot_be_unique() -> None:
+def test_unique_keys_are_refused_for_forks() -> None:
     (problem,) = problems("{parts: {expect: {unique: [id]}}}")
     assert problem.startswith(
         "outputs.parts.expect.unique: the members of the fork 'each' make 'parts', and each"
@@ -140,7 +140,7 @@ def test_keys_of_a_fork_cannot_be_unique() -> None:
 @pytest.mark.parametrize(
     "rules", ["quality: {rules: {a: 'x > 0'}}", "expect: {unique: [id], rows: {min: 1}}"]
 )
-def test_what_is_checked_holds_for_an_output_that_is_not_published_and_a_mode_does_not(
+def test_an_unpublished_output_may_have_checks_but_no_mode(
     rules: str,
 ) -> None:
     assert problems(f"{{flights: {{{rules}}}}}", "publish: [parts]\n") == []
@@ -159,7 +159,7 @@ def plan_of(**output: Any) -> GroupPlan:
     return GroupPlan.model_validate_json(stored, context=STORED)
 
 
-def test_a_runner_gets_what_it_checks_and_the_work_is_another_one() -> None:
+def test_checks_reach_the_runner_and_change_the_fingerprint() -> None:
     def fingerprint(plan: GroupPlan) -> str:
         return WorkOrder(plan=plan, frozen=FrozenInputs()).fingerprint
 

@@ -83,13 +83,13 @@ def refused(schedule: str) -> str:
         ("10s", "schedule: expected a mapping, not '10s'"),
     ],
 )
-def test_a_wrong_schedule_is_refused_with_its_place_and_what_was_expected(
+def test_an_invalid_schedule_is_refused_with_its_place_and_the_expected_form(
     schedule: str, words: str
 ) -> None:
     assert words in refused(schedule)
 
 
-def test_a_schedule_says_nothing_that_is_not_written_and_is_stored_as_written() -> None:
+def test_a_schedule_is_stored_as_written_without_defaults() -> None:
     by_hand = JobSpec.model_validate(minimal(schedule={})).schedule
     assert by_hand == ScheduleSpec()
     assert (by_hand.overlap, by_hand.missed, by_hand.missed_within) == ("skip", "latest", 86400)
@@ -114,7 +114,7 @@ def test_a_schedule_says_nothing_that_is_not_written_and_is_stored_as_written() 
         )
 
 
-def test_a_dataset_that_the_job_makes_and_does_not_publish_may_be_followed() -> None:
+def test_a_schedule_may_follow_an_unpublished_dataset_of_its_job() -> None:
     groups = [
         {"name": "a", "steps": [{"python": "m:f", "output": "flights"}]},
         {"name": "b", "needs": ["a"], "steps": [{"python": "m:f", "output": "report"}]},
@@ -150,7 +150,7 @@ CRON = st.text(alphabet="0123456789*/-,#LWlwMONFRIAUG @", max_size=30)
         ),
     )
 )
-def test_any_text_as_cron_is_taken_or_refused_with_its_place(text: str) -> None:
+def test_any_cron_text_is_accepted_or_refused_with_its_place(text: str) -> None:
     data = minimal(schedule={"cron": text, "zone": "UTC"})
     places = {problem.path for problem in problems(data)}
     assert places <= {"schedule.cron"}

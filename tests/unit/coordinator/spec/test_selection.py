@@ -38,7 +38,7 @@ def names(part: GroupSelection) -> list[str]:
     return [one.name for one in part.spec.groups]
 
 
-def test_only_runs_these_from_what_comes_after_and_until_what_comes_before() -> None:
+def test_a_selection_runs_only_the_named_groups_or_those_from_or_until_them() -> None:
     assert names(selected(*CHAIN, only=["load_*"])) == ["load_a", "load_b"]
     assert names(selected(*CHAIN, after=["total"])) == ["total", "report"]
     assert names(selected(*CHAIN, until=["by_month"])) == ["load_a", "load_b", "by_month"]
@@ -49,7 +49,7 @@ def test_only_runs_these_from_what_comes_after_and_until_what_comes_before() -> 
     ]
 
 
-def test_a_group_reads_what_one_that_is_left_out_has_published() -> None:
+def test_a_group_reads_the_published_outputs_of_unselected_groups() -> None:
     part = selected(*CHAIN, only=["report"])
     assert {name: one.dataset for name, one in part.spec.groups[0].inputs.items()} == {
         "total": "total"
@@ -59,21 +59,19 @@ def test_a_group_reads_what_one_that_is_left_out_has_published() -> None:
     assert "group report reads total of group total, which is left out" in part.lacking({"report"})
 
 
-def test_a_fork_over_a_column_of_a_group_that_is_left_out_reads_its_values_from_the_dataset() -> (
-    None
-):
+def test_a_fork_over_an_unselected_group_reads_its_values_from_the_dataset() -> None:
     fork = group("each", "load_a", for_each={"day": {"from": "load_a.day"}})
     part = selected(LOAD, fork, only=["each"])
     assert list(part.spec.groups[0].inputs) == ["load_a"]
 
 
-def test_behind_a_join_that_is_left_out_the_groups_that_it_joins_are_read() -> None:
+def test_groups_behind_an_unselected_join_read_the_joined_groups() -> None:
     join = {"name": "all", "needs": ["load_a", "load_b"]}
     part = selected(LOAD, CLEAN, join, group("report", "all"), only=["report"])
     assert sorted(part.spec.groups[0].inputs) == ["load_a", "load_b"]
 
 
-def test_what_is_published_is_what_the_whole_job_publishes_of_it() -> None:
+def test_a_selection_publishes_its_part_of_the_outputs_of_the_whole_job() -> None:
     assert selected(*CHAIN, until=["total"]).spec.publish == ()
     assert selected(*CHAIN, after=["total"]).spec.publish is None
     assert selected(*CHAIN, until=["total"], publish=["load_a", "report"]).spec.publish == (
@@ -81,7 +79,7 @@ def test_what_is_published_is_what_the_whole_job_publishes_of_it() -> None:
     )
 
 
-def test_how_outputs_are_published_stays_and_of_one_that_is_not_its_checks() -> None:
+def test_a_selection_keeps_publish_modes_and_checks_of_outputs() -> None:
     outputs = {
         "report": {"mode": "append"},
         "load_a": {"mode": "append", "expect": {"rows": {"min": 1}}},
@@ -93,7 +91,7 @@ def test_how_outputs_are_published_stays_and_of_one_that_is_not_its_checks() -> 
     assert member.outputs["load_a"].expect is not None
 
 
-def test_a_fork_that_is_selected_as_a_whole_too_runs_whole_and_is_published() -> None:
+def test_a_fork_also_selected_as_a_whole_runs_completely_and_is_published() -> None:
     for only in (["by_month", "by_month[1]"], ["by_month[1]", "*"]):
         part = selected(*CHAIN[:3], only=only)
         assert (part.parts, part.spec.publish) == ((), None)
@@ -101,14 +99,14 @@ def test_a_fork_that_is_selected_as_a_whole_too_runs_whole_and_is_published() ->
 
 
 @pytest.mark.parametrize("value", [{"model": "small", "depth": 2}, 1, True, "1"])
-def test_a_single_member_has_its_value_whatever_that_is(value: Any) -> None:
+def test_a_selected_member_has_its_value_of_any_kind(value: Any) -> None:
     fork = group("each", for_each={"of": [True, 1, "1", {"model": "small", "depth": 2}]})
     at = [json.dumps(one) for one in fork["for_each"]["of"]].index(json.dumps(value))
     both = selected(fork, only=[f"each[{at}]", "each[0]"]).spec.groups[0].fork_values
     assert list(map(repr, both or ())) == list(dict.fromkeys([repr(value), "True"]))
 
 
-def test_a_single_member_of_a_fork_runs_alone_and_nothing_is_published() -> None:
+def test_a_selected_member_of_a_fork_runs_alone_and_publishes_nothing() -> None:
     part = selected(*CHAIN, only=["by_month[2]"])
     assert part.spec.groups[0].for_each == {"month": (3,)}
     assert part.spec.publish == ()
@@ -123,12 +121,12 @@ def test_a_single_member_of_a_fork_runs_alone_and_nothing_is_published() -> None
         ("x_*", "it has: load_a, load_b"),
     ],
 )
-def test_a_name_that_fits_no_group_is_refused_with_what_there_is(only: str, why: str) -> None:
+def test_an_unknown_group_is_refused_with_a_hint(only: str, why: str) -> None:
     with pytest.raises(NoSuchGroup, match=why):
         selected(*CHAIN, only=[only])
 
 
-def test_a_condition_on_a_group_that_is_left_out_is_refused() -> None:
+def test_a_condition_on_an_unselected_group_is_refused() -> None:
     asks = group("asks", "load_a", when="results.load_a.n > 1")
     with pytest.raises(SpecError, match="load_a"):
         selected(LOAD, asks, only=["asks"])

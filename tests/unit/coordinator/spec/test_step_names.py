@@ -147,7 +147,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         ),
     ],
 )
-def test_each_cause_is_refused_with_its_own_sentence_and_line(
+def test_each_cause_is_refused_with_its_own_message_and_line(
     load: Any, body: str, refusal: str
 ) -> None:
     assert refusal in str(load(body))
@@ -180,7 +180,7 @@ def test_each_cause_is_refused_with_its_own_sentence_and_line(
         ("@job.group()\ndef g(*args): ...\njob.group('again')(g)\n", "g"),
     ],
 )
-def test_a_name_that_leads_to_the_decorated_function_is_taken(
+def test_a_name_that_leads_to_the_decorated_function_is_accepted(
     load: Any, body: str, name: str
 ) -> None:
     made = load(body)
@@ -188,7 +188,7 @@ def test_a_name_that_leads_to_the_decorated_function_is_taken(
     assert made.spec().groups[0].steps[0].python.partition(":")[2] == name  # type: ignore[union-attr]
 
 
-def test_an_inherited_classmethod_is_called_with_the_class_that_the_job_named(
+def test_an_inherited_classmethod_is_called_with_the_class_named_in_the_job(
     load: Any, unstuck: Unstuck
 ) -> None:
     job = load(
@@ -218,7 +218,7 @@ def test_an_inherited_classmethod_is_called_with_the_class_that_the_job_named(
         ),
     ],
 )
-def test_work_that_a_step_returns_and_did_not_run_is_refused(
+def test_a_step_that_returns_unexecuted_work_is_refused(
     load: Any, unstuck: Unstuck, body: str, kind: str
 ) -> None:
     reason = unstuck.run(load(body)).group("g").reason
@@ -245,7 +245,7 @@ def run_script(folder: Path, *words: str) -> str:
     return (done.stdout or done.stderr).strip()
 
 
-def test_a_step_of_a_script_is_named_by_the_module_that_a_worker_imports(tmp_path: Path) -> None:
+def test_a_step_of_a_script_is_named_by_its_importable_module(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "daily.py").write_text(SCRIPT)
     assert run_script(tmp_path / "jobs", "daily.py") == "daily:f"
@@ -254,7 +254,7 @@ def test_a_step_of_a_script_is_named_by_the_module_that_a_worker_imports(tmp_pat
 
 
 @pytest.mark.variant
-def test_a_script_that_no_worker_could_import_is_refused_with_the_command_to_use(
+def test_a_script_that_workers_cannot_import_is_refused_with_the_right_command(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "jobs").mkdir()
@@ -268,7 +268,7 @@ def test_a_script_that_no_worker_could_import_is_refused_with_the_command_to_use
 
 
 @pytest.mark.variant
-def test_a_notebook_and_an_interactive_session_are_refused_with_sentences_of_their_own(
+def test_notebooks_and_interactive_sessions_are_refused_with_their_own_messages(
     tmp_path: Path,
 ) -> None:
     refusal = "a worker cannot import {}. Write the job and its functions into a module"

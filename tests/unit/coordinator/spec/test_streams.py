@@ -29,7 +29,7 @@ def text_of(events: Any = None, outputs: Any = None, **group: Any) -> str:
     )
 
 
-def test_an_output_that_another_group_declares_is_none_of_those_that_a_group_may_write() -> None:
+def test_a_group_may_not_write_an_output_declared_by_another_group() -> None:
     spec = json.loads(
         text_of(outputs={name: {"mode": "append"} for name in ("loads", "ids", "more")})
     )
@@ -95,7 +95,7 @@ def plan_of(text: str) -> GroupPlan:
         ({"format": None}, "format: expected csv, json, orc, parquet or text"),
     ],
 )
-def test_a_wrong_stream_is_named_with_what_was_expected(
+def test_an_invalid_stream_is_reported_with_the_expected_form(
     change: dict[str, Any], message: str
 ) -> None:
     (line,) = told(text_of({**EVENTS, **change}))
@@ -129,14 +129,14 @@ def test_a_wrong_stream_is_named_with_what_was_expected(
     ],
 )
 @pytest.mark.parametrize("state", [False, True])
-def test_what_no_file_can_hold_and_no_reader_obeys_is_refused(
+def test_columns_and_options_unsupported_by_the_format_are_refused(
     change: dict[str, Any], message: str, state: bool
 ) -> None:
     (line,) = told(text_of({**EVENTS, **change, "state": state}))
     assert f"inputs.events: {message}" in line
 
 
-def test_the_name_of_the_files_that_are_put_aside_is_taken() -> None:
+def test_the_dataset_name_of_quarantined_files_is_reserved() -> None:
     both = {"loads": {"mode": "append"}, "loads__rejected": {"mode": "append"}}
     lines = told(text_of({**EVENTS, "on_bad_file": "skip"}, both))
     assert (
@@ -147,7 +147,7 @@ def test_the_name_of_the_files_that_are_put_aside_is_taken() -> None:
 
 
 @pytest.mark.parametrize("field", ["format", "schema"])
-def test_what_a_stream_lacks_is_named(field: str) -> None:
+def test_missing_parts_of_a_stream_are_named(field: str) -> None:
     (line,) = told(text_of({name: value for name, value in EVENTS.items() if name != field}))
     assert f"groups[0].inputs.events: {field!r} is missing" in line
 
@@ -207,7 +207,7 @@ def test_a_group_that_cannot_read_a_stream_is_reported_at_the_stream(
         {"mode": "append", "format": "delta", "path": "/tables/loads"},
     ],
 )
-def test_an_output_of_a_stream_is_appended_to_a_dataset_and_nothing_else(
+def test_an_output_of_a_stream_must_be_appended_to_a_dataset(
     output: dict[str, Any],
 ) -> None:
     (line,) = told(text_of(outputs={"loads": output}))
@@ -221,7 +221,7 @@ def test_a_group_without_spark_reads_a_stream() -> None:
     assert plan_of(text_of(**NO_SPARK)).appended == ("loads",)
 
 
-def test_a_group_reads_one_stream() -> None:
+def test_a_group_reads_at_most_one_stream() -> None:
     spec = json.loads(text_of())
     spec["groups"][0]["inputs"]["more"] = EVENTS
     lines = told(json.dumps(spec))
@@ -241,9 +241,7 @@ def test_a_runner_knows_which_outputs_it_may_write_from_the_stream() -> None:
     )
 
 
-def test_another_stream_or_generation_is_other_work_and_a_group_without_a_stream_is_the_same_work_as_before() -> (
-    None
-):
+def test_another_stream_or_generation_changes_the_fingerprint() -> None:
     def fingerprint(**change: Any) -> str:
         return WorkOrder(
             plan=plan_of(text_of({**EVENTS, **change})), frozen=FrozenInputs()

@@ -55,7 +55,7 @@ def notes(text: str, source: str = "s.yaml") -> str:
         ("1.2.3", "1.2.3"),
     ],
 )
-def test_a_word_means_what_it_means_in_json_and_dates_are_text(word: str, value: object) -> None:
+def test_words_mean_the_same_as_in_json_and_dates_are_text(word: str, value: object) -> None:
     assert plain_scalar(word) == value
     assert type(plain_scalar(word)) is type(value)
     assert data(f"a: {word}") == {"a": value}
@@ -80,7 +80,7 @@ def test_a_word_means_what_it_means_in_json_and_dates_are_text(word: str, value:
         ".nan",
     ],
 )
-def test_a_word_that_yaml_readers_disagree_about_is_refused_with_its_place_and_advice(
+def test_an_ambiguous_yaml_word_is_refused_with_its_place_and_advice(
     word: str,
 ) -> None:
     told = notes(f"params:\n  country: {word}")
@@ -95,11 +95,11 @@ def test_a_number_beyond_64_bits_is_refused(word: str) -> None:
     assert "s.json:1:7: a: the number" in notes(f'{{"a": {word}}}', "s.json")
 
 
-def test_the_largest_numbers_of_64_bits_are_read() -> None:
+def test_the_largest_64_bit_numbers_are_accepted() -> None:
     assert data(f"[{2**63 - 1}, {-(2**63)}]") == [2**63 - 1, -(2**63)]
 
 
-def test_keys_are_text_whatever_they_look_like() -> None:
+def test_keys_are_always_text() -> None:
     assert data("on: 1\n2: 3\ntrue: 4\nno: 5") == {"on": 1, "2": 3, "true": 4, "no": 5}
 
 
@@ -112,7 +112,7 @@ def test_a_duplicate_key_is_reported_with_both_lines() -> None:
     )
 
 
-def test_merged_mappings_give_way_to_what_is_written() -> None:
+def test_merged_mappings_are_overridden_by_written_keys() -> None:
     text = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc: {<<: [*a, *b], x: 3}\nd:\n  y: 4\n  <<: *a"
     assert data(text) == {
         "a": {"x": 1, "y": 1},
@@ -123,7 +123,7 @@ def test_merged_mappings_give_way_to_what_is_written() -> None:
     assert "<< takes a mapping or a list of mappings, not the number 3" in notes("a: {<<: 3}")
 
 
-def test_an_alias_bomb_is_refused_before_it_is_built() -> None:
+def test_an_alias_bomb_is_refused_before_it_is_expanded() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 30)]
     assert "more than 500,000 values, with the value of an alias counted each time" in refusal(
@@ -137,22 +137,22 @@ def test_merged_mappings_do_not_multiply() -> None:
     assert data("\n".join(lines))["a29"] == {"x": 1, "y": 2}
 
 
-def test_a_chain_of_aliases_cannot_get_deeper_than_the_text_may() -> None:
+def test_a_chain_of_aliases_respects_the_nesting_limit() -> None:
     lines = ["a0: &a0 [x]", *(f"a{i}: &a{i} [[[[*a{i - 1}]]]]" for i in range(1, 2000))]
     assert "nested more than 40 levels deep" in refusal("\n".join(lines))
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "- " * 100_000, '{"a":' * 100_000])
-def test_deep_nesting_is_refused_and_breaks_nothing(text: str) -> None:
+def test_deep_nesting_is_refused_without_a_crash(text: str) -> None:
     assert "nested more than 40 levels deep" in refusal(text)
 
 
-def test_deep_json_is_refused_and_breaks_nothing() -> None:
+def test_deep_json_is_refused_without_a_crash() -> None:
     assert "nested more than 40 levels deep" in refusal("[" * 50 + "]" * 50, "s.json")
     assert "nested more than 40 levels deep" in refusal("[" * 200_000, "s.json")
 
 
-def test_an_alias_to_itself_and_an_alias_to_nothing_are_refused() -> None:
+def test_self_referencing_and_undefined_aliases_are_refused() -> None:
     assert (
         refusal("a: &x [*x]")
         == "s.yaml:1:8: a[0]: the alias *x has no anchor &x whose value ends above it"
@@ -165,7 +165,7 @@ def test_an_alias_to_itself_and_an_alias_to_nothing_are_refused() -> None:
 @pytest.mark.parametrize(
     "tag", ["!!python/object/apply:os.system", "!!binary", "!!set", "!!int", "!mine"]
 )
-def test_no_tag_builds_anything(tag: str) -> None:
+def test_no_yaml_tag_constructs_an_object(tag: str) -> None:
     assert f"the tag {tag} is not read here" in notes(f"a: {tag} 'x'")
 
 
@@ -174,11 +174,11 @@ def test_text_can_be_tagged_as_text() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n\t\n", "# only a comment\n", "---\n", "~", "\ufeff"])
-def test_an_empty_text_says_what_is_wanted(text: str) -> None:
+def test_an_empty_text_reports_the_expected_content(text: str) -> None:
     assert refusal(text) == "s.yaml: the spec is empty; it needs at least name: and groups:"
 
 
-def test_a_second_document_is_refused_where_it_begins() -> None:
+def test_a_second_document_is_refused_at_its_start() -> None:
     assert (
         refusal("a: 1\n---\nb: 2")
         == "s.yaml:2:1: a second document begins here; one file holds one spec"
@@ -194,13 +194,13 @@ def test_a_second_document_is_refused_where_it_begins() -> None:
         ("a: \x00", "s.yaml:1:4: "),
     ],
 )
-def test_broken_yaml_says_where(text: str, place: str) -> None:
+def test_invalid_yaml_is_reported_with_its_place(text: str, place: str) -> None:
     told = refusal(text + ("\n" if text == "a: [1" else ""))
     assert told.startswith(f"{place}not readable as YAML: ")
     assert ("not with tabs" in told) == ("\t" in text)
 
 
-def test_broken_json_says_where_and_is_not_read_as_yaml() -> None:
+def test_invalid_json_is_reported_with_its_place_and_not_parsed_as_yaml() -> None:
     assert (
         refusal('{"a": 1,\n "b": }', "s.JSON") == "s.JSON:2:7: not readable as JSON: expected value"
     )
@@ -208,18 +208,18 @@ def test_broken_json_says_where_and_is_not_read_as_yaml() -> None:
     assert "NaN is not JSON" in notes('{"a": NaN}', "s.json")
 
 
-def test_json_is_read_as_json_even_where_yaml_would_stumble() -> None:
+def test_json_is_parsed_as_json_even_if_invalid_in_yaml() -> None:
     value = {"a": ["/", "😀", 1e5, -1, None, True, {}, []], "b\t": {"c": "no"}}
     text = json.dumps(value, indent="\t").replace('"/"', '"\\/"')
     assert data(text) == value
     assert data(text, "s.json") == value
 
 
-def test_a_yaml_mapping_in_braces_is_yaml() -> None:
+def test_a_yaml_mapping_in_braces_is_parsed_as_yaml() -> None:
     assert data("{a: 1, b: [x, y]} # yes") == {"a": 1, "b": ["x", "y"]}
 
 
-def test_half_a_character_is_refused() -> None:
+def test_a_lone_surrogate_is_refused() -> None:
     assert "half of a surrogate pair" in refusal("a: '\ud800'")
     rest = ', "groups": [{"name": "a", "steps": [{"python": "m:f"}]}]}'
     for written, place in [
@@ -242,14 +242,14 @@ def test_half_a_character_is_refused() -> None:
         assert line.startswith(place)
 
 
-def test_more_than_ten_megabytes_are_refused_before_they_are_parsed() -> None:
+def test_more_than_ten_megabytes_are_refused_before_parsing() -> None:
     assert refusal("[" + " " * MAX_BYTES) == "s.yaml: larger than 10 MB"
     assert refusal("é" * (MAX_BYTES // 2 + 1)) == "s.yaml: larger than 10 MB"
     with pytest.raises(SpecError, match="larger than 10 MB"):
         read_bytes(b"x" * (MAX_BYTES + 1), "s.yaml")
 
 
-def test_other_encodings_than_utf8_are_refused_with_the_place() -> None:
+def test_encodings_other_than_utf8_are_refused_with_the_place() -> None:
     with pytest.raises(SpecError) as caught:
         read_bytes("a: 1\nbé: 2".encode("latin-1"), "s.yaml")
     assert str(caught.value) == "s.yaml:2:2: not UTF-8 text: byte 0xe9"
@@ -258,7 +258,7 @@ def test_other_encodings_than_utf8_are_refused_with_the_place() -> None:
 
 
 @pytest.mark.parametrize("source", ["s.yaml", "s.json"])
-def test_places_are_found_again(source: str) -> None:
+def test_reported_places_point_to_the_right_text(source: str) -> None:
     text = '{"a": [1,\n  {"b":\n  "x"}]}'
     reading = read_text(text, source)
 
@@ -277,7 +277,7 @@ def test_places_are_found_again(source: str) -> None:
     assert place("nowhere", 3) == (1, 1)
 
 
-def test_a_text_of_nothing_but_problems_ends() -> None:
+def test_parsing_a_text_full_of_problems_terminates() -> None:
     told = refusal("{" + "a, " * 5000 + "}")
     assert "more problems follow" in told or "more problems" in told
     assert told.count("\n") == 50

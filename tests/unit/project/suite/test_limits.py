@@ -8,7 +8,7 @@ from tests.support import machine
 from tests.support.machine import Limit
 
 
-def test_a_limit_is_longer_by_as_much_as_the_machine_is_slower_and_ends(
+def test_a_limit_grows_with_the_slowness_of_the_machine_up_to_a_maximum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [100.0]
@@ -19,5 +19,5 @@ def test_a_limit_is_longer_by_as_much_as_the_machine_is_slower_and_ends(
         assert limit.kept is kept, limit
 
 
-def test_slowness_is_measured_and_never_below_one() -> None:
+def test_slowness_is_measured_and_at_least_one() -> None:
     assert 1.0 <= machine.slowness() < 1000.0

@@ -134,7 +134,7 @@ def suite(tmp_path: Path) -> Iterator[Suite]:
 
 
 @pytest.mark.parametrize("processes", [(), TWO], ids=len)
-def test_a_signal_of_the_keyboard_reaches_what_a_test_starts_though_a_script_started_the_suite(
+def test_a_keyboard_signal_reaches_test_processes_of_a_suite_started_by_a_script(
     suite: Suite, processes: Sequence[str]
 ) -> None:
     suite.file(
@@ -150,7 +150,7 @@ def test_ends(number):
 
 
 @pytest.mark.parametrize("processes", [(), THREE], ids=len)
-def test_a_test_that_runs_out_of_time_fails_with_its_fleet_and_the_others_go_on(
+def test_a_test_that_times_out_fails_with_its_fleet_and_others_continue(
     suite: Suite, processes: Sequence[str]
 ) -> None:
     for name in "abc":
@@ -187,7 +187,7 @@ ENDS = {
 }
 
 
-def test_test_processes_that_die_or_hang_take_their_fleets_with_them_and_the_suite_ends(
+def test_dying_or_hanging_test_processes_end_with_their_fleets(
     suite: Suite,
 ) -> None:
     for name, how in zip("abc", ENDS.values(), strict=True):
@@ -205,7 +205,7 @@ def test_test_processes_that_die_or_hang_take_their_fleets_with_them_and_the_sui
 
 
 @pytest.mark.parametrize("how", ["stuck in C code", "killed"])
-def test_the_only_test_process_that_dies_or_hangs_takes_its_fleet_with_it(
+def test_the_only_test_process_ends_with_its_fleet_if_it_dies_or_hangs(
     suite: Suite, how: str
 ) -> None:
     suite.file("bad", f"{BEFORE}@pytest.mark.timeout(1)\ndef test_bad(fleet):\n    {ENDS[how]}\n")
@@ -213,7 +213,7 @@ def test_the_only_test_process_that_dies_or_hangs_takes_its_fleet_with_it(
     suite.nothing_is_left()
 
 
-def test_a_test_process_that_is_frozen_is_ended_when_there_was_no_news_for_long(
+def test_a_frozen_test_process_is_ended_after_a_long_silence(
     suite: Suite,
 ) -> None:
     suite.file(
@@ -228,7 +228,7 @@ def test_a_test_process_that_is_frozen_is_ended_when_there_was_no_news_for_long(
     suite.nothing_is_left()
 
 
-def test_a_controller_that_is_killed_takes_the_test_processes_and_their_fleets_with_it(
+def test_killing_the_controller_ends_test_processes_and_their_fleets(
     suite: Suite,
 ) -> None:
     suite.file(
@@ -239,7 +239,7 @@ def test_a_controller_that_is_killed_takes_the_test_processes_and_their_fleets_w
     suite.nothing_is_left()
 
 
-def test_a_thread_that_never_ends_does_not_keep_the_suite(suite: Suite) -> None:
+def test_an_endless_thread_does_not_block_the_end_of_the_suite(suite: Suite) -> None:
     suite.file(
         "thread",
         "def test_thread():\n    threading.Thread(target=time.sleep, args=(1000,)).start()\n",
@@ -248,7 +248,7 @@ def test_a_thread_that_never_ends_does_not_keep_the_suite(suite: Suite) -> None:
     assert "1 passed" in suite.text
 
 
-def test_a_test_that_may_be_silent_for_longer_than_the_run_is_refused(suite: Suite) -> None:
+def test_a_test_timeout_longer_than_the_run_timeout_is_refused(suite: Suite) -> None:
     suite.file("long", "@pytest.mark.timeout(850)\ndef test_long(): ...\n")
     assert suite.run() == pytest.ExitCode.USAGE_ERROR
     assert (

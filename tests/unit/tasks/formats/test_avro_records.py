@@ -72,7 +72,7 @@ def written(schema: str, row: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
-def test_each_type_is_what_was_written_and_a_message_without_a_value_has_nulls() -> None:
+def test_each_avro_type_is_decoded_and_a_message_without_a_value_has_nulls() -> None:
     schema = schema_of(**FIELDS)
     given = {**ROW, "key": uuid.UUID(ROW["key"])}
     table, bad = avro_rows(
@@ -100,7 +100,9 @@ def test_each_type_is_what_was_written_and_a_message_without_a_value_has_nulls()
         ),
     ],
 )
-def test_invalid_record_bytes_are_reported_and_cost_no_other_row(value: bytes, why: str) -> None:
+def test_invalid_record_bytes_are_reported_without_losing_other_rows(
+    value: bytes, why: str
+) -> None:
     schema = schema_of(id="long", name="string")
     good = written(schema, {"id": 1, "name": "a"})
     table, bad = avro_rows(schema, [good, value, good])
@@ -109,7 +111,7 @@ def test_invalid_record_bytes_are_reported_and_cost_no_other_row(value: bytes, w
     assert why in bad[1]
 
 
-def test_a_value_that_its_column_cannot_hold_is_told() -> None:
+def test_a_value_too_large_for_its_column_is_reported() -> None:
     schema = schema_of(
         price={"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 2}
     )
@@ -121,7 +123,7 @@ def test_a_value_that_its_column_cannot_hold_is_told() -> None:
     assert [*bad] == [1]
 
 
-def test_a_schema_that_the_decoder_refuses_is_told_once_and_not_for_each_message() -> None:
+def test_an_undecodable_schema_is_reported_once_and_not_per_message() -> None:
     schema = json.dumps({"type": "record", "fields": [{"name": "id", "type": "long"}]})
     with pytest.raises(Unrecoverable, match="the Avro schema cannot be read"):
         avro_rows(schema, [b"\x02"])

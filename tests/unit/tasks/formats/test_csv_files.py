@@ -38,7 +38,7 @@ def found(data: bytes, size: int, options: FileOptions) -> list[list[str | None]
 
 @pytest.mark.variant
 @pytest.mark.parametrize("seed", range(60))
-def test_each_field_is_what_python_wrote_into_it(seed: int) -> None:
+def test_each_field_equals_the_value_written_by_python(seed: int) -> None:
     chance = random.Random(seed)
     records = [
         ["".join(chance.choices(PIECES, k=chance.randrange(4))) for _ in NAMES] for _ in range(30)
@@ -58,7 +58,7 @@ def test_each_field_is_what_python_wrote_into_it(seed: int) -> None:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("seed", range(60))
-def test_quotes_that_open_no_field_are_letters_wherever_a_block_ends(seed: int) -> None:
+def test_quotes_inside_a_field_are_literal_across_block_boundaries(seed: int) -> None:
     chance = random.Random(seed)
     records = [[chance.choice(['5"', 'a "b" c', '7""', "x"]) for _ in NAMES] for _ in range(30)]
     data = "".join(",".join([*record[:2], '"q,\n"""']) + "\n" for record in records).encode()
@@ -67,7 +67,7 @@ def test_quotes_that_open_no_field_are_letters_wherever_a_block_ends(seed: int) 
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_record_with_another_number_of_fields_is_reported_with_its_line(seed: int) -> None:
+def test_a_record_with_a_wrong_number_of_fields_is_reported_with_its_line(seed: int) -> None:
     chance = random.Random(seed)
     before = "".join(
         chance.choices(['1,"x\ny",2\n', "1,2,3\n", "\n", '5",6,7\r\n'], k=chance.randrange(20))
@@ -79,7 +79,7 @@ def test_a_record_with_another_number_of_fields_is_reported_with_its_line(seed: 
         assert raised.value.line == before.count("\n") + 1
 
 
-def test_with_an_escape_the_next_letter_is_itself() -> None:
+def test_an_escape_makes_the_next_character_literal() -> None:
     options = file_options("csv", {"escape": "\\"})
     for size in (1, 5, 1000):
         rows = found(b'"a\\"b\\\\","x, y",z\n"""",\\,,"\\\\"\n', size, options)
@@ -98,8 +98,6 @@ def test_with_an_escape_the_next_letter_is_itself() -> None:
         ("parquet", {"mergeSchema": "true"}, "no option mergeschema; there are: none"),
     ],
 )
-def test_an_option_that_nothing_obeys_is_refused(
-    format: str, options: dict[str, str], said: str
-) -> None:
+def test_an_unsupported_option_is_refused(format: str, options: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         file_options(format, options)

@@ -102,7 +102,7 @@ def test_a_compressed_file_without_extension_is_recognized_by_content(
         (b"nr,area\n1,n\n", {"header": "true"}, "it has none of them"),
     ],
 )
-def test_a_file_with_none_of_the_columns_is_refused_also_where_other_columns_are_allowed(
+def test_a_file_without_any_declared_column_is_always_refused(
     tmp_path: Path, data: bytes, options: dict[str, str], said: str, other: str
 ) -> None:
     with pytest.raises(Unreadable) as refused:
@@ -110,7 +110,7 @@ def test_a_file_with_none_of_the_columns_is_refused_also_where_other_columns_are
     assert said in str(refused.value) or (said == "it has none of them" and other == "fail")
 
 
-def test_a_name_with_another_case_is_reported_and_not_read_as_null(tmp_path: Path) -> None:
+def test_a_column_name_in_another_case_is_reported_and_not_read_as_null(tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match="it has ID, and the schema says id"):
         rows_of(
             tmp_path / "a.json", JSON + JSON.replace(b"id", b"ID"), "json", on_other_columns="allow"
@@ -129,7 +129,7 @@ def test_a_name_with_another_case_is_reported_and_not_read_as_null(tmp_path: Pat
     assert row == {"id": 1, "region": None, "amount": 1.5}
 
 
-def test_json_is_decoded_in_parts_of_limited_size_and_an_error_in_any_part_has_its_line(
+def test_json_is_decoded_in_bounded_parts_and_errors_have_their_line(
     tmp_path: Path,
 ) -> None:
     """Two of these lines have more than 16 MB."""
@@ -147,7 +147,9 @@ def test_json_is_decoded_in_parts_of_limited_size_and_an_error_in_any_part_has_i
 
 
 @pytest.mark.parametrize("name", ["u\u0308ber", "\u2003über"])
-def test_a_visually_equal_name_is_reported_and_not_read_as_null(tmp_path: Path, name: str) -> None:
+def test_a_visually_equal_column_name_is_reported_and_not_read_as_null(
+    tmp_path: Path, name: str
+) -> None:
     schema, line = "über INT, id INT", json.dumps({name: 1, "id": 1}).encode()
     with pytest.raises(Unreadable, match=r"it has `.*`, and the schema says `über`"):
         rows_of(tmp_path / "a.json", line, "json", schema=schema, on_other_columns="allow")
@@ -177,7 +179,7 @@ def test_a_visually_equal_name_is_reported_and_not_read_as_null(tmp_path: Path, 
         ({"on": [datetime.date(1, 1, 1)]}, "STRUCT<on: ARRAY<DATE>>"),
     ],
 )
-def test_an_old_day_of_the_julian_calendar_is_refused_and_not_read_as_another_day(
+def test_an_ambiguous_julian_date_is_refused(
     tmp_path: Path, about: dict[str, str], said: str, value: Any, kind: str
 ) -> None:
     out = pa.BufferOutputStream()
@@ -237,7 +239,7 @@ def in_file(form: str, texts: list[str]) -> bytes:
     [("csv", False), ("csv", True), ("json", False), ("json", True), ("orc", False)],
     ids=lambda value: {False: "zone of the fleet", True: "zone of the stream"}.get(value, value),
 )
-def test_a_local_time_that_a_change_of_clocks_repeats_is_the_first_of_the_two(
+def test_an_ambiguous_local_time_means_the_first_occurrence(
     tmp_path: Path, form: str, by_option: bool
 ) -> None:
     options = {"header": "true"} if form == "csv" else {}
@@ -253,15 +255,13 @@ def test_a_local_time_that_a_change_of_clocks_repeats_is_the_first_of_the_two(
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "orc"])
-def test_a_local_time_that_a_change_of_clocks_leaves_out_is_refused(
-    tmp_path: Path, form: str
-) -> None:
+def test_a_nonexistent_local_time_is_refused(tmp_path: Path, form: str) -> None:
     data = in_file(form, ["2026-03-29T01:59:59", "2026-03-29T02:30:00"])
     with pytest.raises(Unreadable, match="02:30"):
         rows_of(tmp_path / f"a.{form}", data, form, zone=BERLIN, schema="at TIMESTAMP")
 
 
-def test_a_text_that_only_begins_like_a_packed_file_is_read(tmp_path: Path) -> None:
+def test_a_text_that_starts_like_a_compressed_file_is_read_as_text(tmp_path: Path) -> None:
     for first in ("PAR1", "BZh", "ORC", "PK", "Obj"):
         (row,) = rows_of(
             tmp_path / "a.csv",
@@ -282,7 +282,7 @@ def test_a_text_that_only_begins_like_a_packed_file_is_read(tmp_path: Path) -> N
         ("1,5", {}, None),
     ],
 )
-def test_numbers_have_the_marks_that_the_options_say_and_no_others(
+def test_numbers_use_exactly_the_configured_separators(
     tmp_path: Path, text: str, options: dict[str, str], value: float | None
 ) -> None:
     data, more = f"a;b\n{text};{text}\n".encode(), {"header": "true", "sep": ";", **options}
@@ -348,7 +348,7 @@ ZEROS = b"0" * 10**7
         ),
     ],
 )
-def test_a_small_file_that_stands_for_gigabytes_is_refused_with_the_figure(
+def test_a_decompression_bomb_is_refused_with_its_size(
     tmp_path: Path, name: str, data: bytes, schema: str, message: str
 ) -> None:
     form = name.split(".")[1].replace("txt", "text")
@@ -357,7 +357,7 @@ def test_a_small_file_that_stands_for_gigabytes_is_refused_with_the_figure(
         rows_of(tmp_path / name, data, form, schema=schema, options=options, max_row_bytes=10**6)
 
 
-def test_a_lack_of_memory_says_nothing_about_a_file(
+def test_an_out_of_memory_error_is_not_blamed_on_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*arguments: Any, **more: Any) -> Any:

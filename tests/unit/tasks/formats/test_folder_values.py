@@ -64,7 +64,7 @@ def read(
         ("other=1", "id BIGINT", {}),
     ],
 )
-def test_a_column_in_the_name_of_a_folder_has_the_value_there(
+def test_a_column_in_a_folder_name_has_the_value_of_the_folder(
     tmp_path: Path, form: str, below: str, schema: str, values: dict[str, Any], other: str
 ) -> None:
     assert read(tmp_path, form, below, {"id": 1}, schema, on_other_columns=other) == [
@@ -73,7 +73,7 @@ def test_a_column_in_the_name_of_a_folder_has_the_value_there(
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_file_with_another_value_than_its_folder_is_refused(tmp_path: Path, form: str) -> None:
+def test_a_file_that_contradicts_its_folder_value_is_refused(tmp_path: Path, form: str) -> None:
     row, schema = {"id": 1, "hour": 2}, "id BIGINT, hour BIGINT"
     for other in ("fail", "allow"):
         assert read(tmp_path, form, "hour=2", row, schema, on_other_columns=other) == [row]
@@ -101,7 +101,7 @@ def test_a_folder_without_a_value_of_the_type_is_refused(
         read(tmp_path, "json", below, {"id": 1}, "id BIGINT, day DATE")
 
 
-def test_columns_by_position_leave_out_those_of_folders(tmp_path: Path) -> None:
+def test_positional_columns_exclude_folder_columns(tmp_path: Path) -> None:
     (path := tmp_path / "day=2026-03-01" / "1.csv").parent.mkdir()
     path.write_text("7,n\n")
     stream = StreamInput(

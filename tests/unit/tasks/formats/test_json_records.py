@@ -52,9 +52,7 @@ def read(
         ("struct<x: int, y: array<string>>", '{"x": 1, "y": ["a"]}', {"x": 1, "y": ["a"]}),
     ],
 )
-def test_a_value_that_fits_its_column_is_the_same_value(
-    kind: str, text: str, expected: Any
-) -> None:
+def test_a_matching_json_value_is_read_unchanged(kind: str, text: str, expected: Any) -> None:
     rows, bad = read(kind, '{"a": null}', f'{{"a": {text}}}', None, f'{{"a":{text}}}\n')
     assert rows == [None, expected, None, expected]
     assert bad == {}
@@ -99,7 +97,7 @@ def test_a_value_that_fits_its_column_is_the_same_value(
         ("map<string, int>", '[["x", 1]]'),
     ],
 )
-def test_an_unfit_value_is_reported_and_other_rows_stay(kind: str, text: str) -> None:
+def test_a_mismatched_value_is_reported_and_other_rows_are_kept(kind: str, text: str) -> None:
     rows, bad = read(kind, '{"a": null}', f'{{"a": {text}}}', '{"a": null}')
     assert rows == [None, None]
     assert [*bad] == [1]
@@ -130,14 +128,16 @@ def test_an_unfit_value_is_reported_and_other_rows_stay(kind: str, text: str) ->
         ),
     ],
 )
-def test_an_object_without_these_columns_is_reported_and_makes_no_row(value: str | bytes) -> None:
+def test_an_object_without_declared_columns_is_reported_and_gives_no_row(
+    value: str | bytes,
+) -> None:
     rows, bad = read("bigint", '{"a": 1}', value, '{"a": 2}')
     assert rows == [1, 2]
     assert [*bad] == [1]
     assert bad[1]
 
 
-def test_other_names_pass_if_they_are_allowed() -> None:
+def test_additional_names_are_accepted_if_allowed() -> None:
     assert read("bigint", '{"b": 1}', '{"a": 2, "b": 3}', other="allow") == ([None, 2], {})
     assert read("struct<x: int>", '{"a": {"y": 1}}', other="allow") == ([{"x": None}], {})
 
@@ -161,6 +161,6 @@ def test_bad_values_of_several_columns_are_each_reported() -> None:
     }
 
 
-def test_no_values_have_the_columns() -> None:
+def test_an_empty_input_has_the_declared_columns() -> None:
     table, bad = json_columns([field("a", "long")], [])
     assert (table.column_names, table.num_rows, bad) == (["a"], 0, {})

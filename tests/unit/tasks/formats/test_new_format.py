@@ -70,7 +70,7 @@ def arrived(path: Path, text: str) -> ArrivedFile:
 
 
 @pytest.mark.usefixtures("with_bars")
-def test_a_module_is_a_format_of_specs_and_of_files(tmp_path: Path) -> None:
+def test_a_new_module_is_a_format_in_specs_and_files(tmp_path: Path) -> None:
     stream = spec(options={"encoding": "ISO-8859-1"}).groups[0].inputs["landing"]
     assert isinstance(stream, StreamInput)
     (rows,) = decoded(arrived(tmp_path / "a.bars", "1|x\n2|y\n"), stream, "UTC", 10**6)

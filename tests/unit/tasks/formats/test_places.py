@@ -70,7 +70,7 @@ def text(*bad: int) -> bytes:
         ("text", "line STRING", text, WIDE, 1),
     ],
 )
-def test_the_first_value_that_does_not_fit_is_named_by_its_row_or_line(
+def test_the_first_mismatched_value_is_reported_with_its_row_or_line(
     tmp_path: Path, form: str, schema: str, make: Callable[..., bytes], rows: int, first_line: int
 ) -> None:
     for bad in ([rows], [rows - 7, rows], [rows // 2, rows], [1, 2, rows]):

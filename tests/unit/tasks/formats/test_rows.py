@@ -44,7 +44,7 @@ def test_small_files_share_a_part(tmp_path: Path) -> None:
     assert written(parts) == [[*range(10)]]
 
 
-def test_the_size_of_each_table_is_asked_once(
+def test_the_size_of_each_table_is_computed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Empty, "asked", 0)
@@ -56,7 +56,7 @@ def test_the_size_of_each_table_is_asked_once(
     assert Empty.asked == 1000
 
 
-def test_a_large_file_is_written_in_parts_and_none_of_them_counts_if_it_is_dropped(
+def test_a_large_file_is_written_in_parts_that_are_dropped_together(
     tmp_path: Path,
 ) -> None:
     parts = Parts(Files(str(tmp_path)), "in", part_bytes=20)

@@ -28,7 +28,7 @@ FIVE = datetime(2024, 1, 1, 5)
         (pd.DataFrame({"n": [1]}, index=pd.to_datetime(["2024-01-01"])), "2024-01-01"),
     ],
 )
-def test_an_index_that_holds_data_is_refused_with_the_cure(frame: pd.DataFrame, named: str) -> None:
+def test_a_data_index_is_refused_with_a_remedy(frame: pd.DataFrame, named: str) -> None:
     with pytest.raises(OutputInvalid, match=rf"index .*{named}.*reset_index\(\)"):
         table_of(frame)
 
@@ -44,7 +44,7 @@ def test_an_index_that_holds_data_is_refused_with_the_cure(frame: pd.DataFrame, 
         SALES.set_index("region", drop=False),
     ],
 )
-def test_row_numbers_and_an_index_that_is_a_column_too_are_left_out(frame: pd.DataFrame) -> None:
+def test_row_numbers_and_an_index_duplicated_as_a_column_are_dropped(frame: pd.DataFrame) -> None:
     table = table_of(frame)
     assert (table.column_names, len(table)) == ([*frame.columns], len(frame))
 
@@ -69,19 +69,17 @@ def test_row_numbers_and_an_index_that_is_a_column_too_are_left_out(frame: pd.Da
         ([[FIVE], [FIVE, FIVE.replace(tzinfo=UTC)]], r"row 2: 2024-01-01 05:00:00\+00:00"),
     ],
 )
-def test_dates_and_times_and_times_with_and_without_a_zone_are_not_mixed(
-    values: list[Any], said: str
-) -> None:
+def test_dates_times_and_zoned_times_cannot_be_mixed(values: list[Any], said: str) -> None:
     with pytest.raises(OutputInvalid, match=rf"the column at(\.a)? mixes .*{said}.*to_datetime"):
         table_of(pd.DataFrame({"at": pd.Series(values, dtype=object)}))
 
 
-def test_dates_and_times_are_not_mixed_in_the_values_of_a_category_either() -> None:
+def test_dates_and_times_cannot_be_mixed_in_a_categorical() -> None:
     with pytest.raises(OutputInvalid, match=r"mixes dates and times.* row 2"):
         table_of(pd.DataFrame({"at": pd.Series([date(2024, 1, 1), FIVE], dtype="category")}))
 
 
-def test_a_category_of_instants_is_one_of_instants() -> None:
+def test_a_categorical_of_timestamps_is_stored_as_timestamps() -> None:
     at = pd.Series(pd.to_datetime([FIVE, None, FIVE]).tz_localize("US/Eastern"))
     table = table_of(
         pd.DataFrame({"at": at.astype("category"), "n": pd.Series([3, None, 1], dtype="category")})

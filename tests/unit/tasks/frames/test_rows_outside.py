@@ -43,7 +43,7 @@ def test_all_files_of_a_partition_count(tmp_path: Path) -> None:
     assert "day=03 (2 rows). The first one: day=02, n=0." in said
 
 
-def test_of_many_partitions_the_first_ten_are_named_and_the_others_counted(tmp_path: Path) -> None:
+def test_the_first_ten_partitions_are_named_and_the_rest_counted(tmp_path: Path) -> None:
     days = [f"{day:02}" for day in range(30, 17, -1)]
     said = refusal(tmp_path, *days, *days)
     named = [f"day={day} (4 rows)" for day in range(18, 28)]
@@ -54,7 +54,7 @@ def test_of_many_partitions_the_first_ten_are_named_and_the_others_counted(tmp_p
     assert "and 3 more. The first one: day=18, n=24." in said
 
 
-def test_rows_of_the_named_partitions_alone_are_no_error(tmp_path: Path) -> None:
+def test_rows_only_in_listed_partitions_are_accepted(tmp_path: Path) -> None:
     check_named(
         Files(str(tmp_path)), "flights", staged(tmp_path, "04", "04"), {"day": ["04", "05"]}
     )

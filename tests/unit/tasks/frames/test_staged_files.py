@@ -31,7 +31,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     return Files(str(tmp_path) if request.param == "folder" else f"memory://{uuid.uuid4().hex}")
 
 
-def test_leftovers_of_a_writer_are_no_rows_of_an_output(files: Files) -> None:
+def test_leftover_files_of_a_writer_are_not_rows_of_an_output(files: Files) -> None:
     staged = stage_table(files, FOLDER, pa.table({"n": [1, 2, 3]}))
     data = files.read(staged.files[0].path)
     for name in LEFT_BEHIND:

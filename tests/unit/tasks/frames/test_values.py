@@ -83,7 +83,7 @@ class Rude:
         ((3, float("inf")), (3, None)),
     ],
 )
-def test_any_number_is_progress_and_a_missing_total_is_unknown(
+def test_any_number_is_valid_progress_and_a_missing_total_is_unknown(
     ctx: StepContext,
     shown: Shown,
     caplog: pytest.LogCaptureFixture,
@@ -131,7 +131,7 @@ def test_invalid_progress_is_logged_once_and_fails_no_step(
 # -- results ---------------------------------------------------------------------------------------
 
 
-def test_numbers_of_numpy_are_results_as_pythons_are(ctx: StepContext, work: Work) -> None:
+def test_numpy_numbers_are_accepted_as_results(ctx: StepContext, work: Work) -> None:
     ctx.result("rows", np.int64(3))
     ctx.result("mean", {"price": np.float32(0.5), "weights": [np.float64(1.5)]})
     ctx.result("whole", np.bool_(True))
@@ -170,7 +170,7 @@ def nested(levels: int) -> list[Any]:
     ],
     ids=kind,
 )
-def test_a_result_that_cannot_be_kept_is_named_with_what_was_expected(
+def test_an_invalid_result_is_reported_with_the_expected_form(
     ctx: StepContext, work: Work, value: Any, says: str
 ) -> None:
     with pytest.raises(OutputInvalid, match="the result 'strange' is not a JSON value: ") as caught:
@@ -186,7 +186,7 @@ def test_a_result_that_cannot_be_kept_is_named_with_what_was_expected(
 @pytest.mark.parametrize(
     "value", [nested(MAX_DEPTH), 10**4000, "\0 \ud83d\ude00", 5e-324, {1: None}], ids=kind
 )
-def test_a_result_that_is_taken_reaches_the_marker_the_record_and_the_person(
+def test_an_accepted_result_reaches_marker_record_and_user(
     ctx: StepContext, work: Work, value: Any
 ) -> None:
     ctx.result("odd", value)
@@ -201,7 +201,7 @@ def test_a_result_that_is_taken_reaches_the_marker_the_record_and_the_person(
     assert evaluate("results.g.odd == none", {}, lambda _: work.results).holds is False
 
 
-def test_an_output_wants_a_name_that_is_text(ctx: StepContext) -> None:
+def test_an_output_name_must_be_text(ctx: StepContext) -> None:
     with pytest.raises(OutputInvalid, match=r"wants a name of letters, digits and _ .* not 5"):
         ctx.output(5).write(None)  # type: ignore[arg-type]
 
@@ -214,7 +214,7 @@ class Unspeakable(Exception):
         raise RuntimeError("no text")
 
 
-def test_an_error_without_a_text_is_reported_as_such() -> None:
+def test_an_error_without_a_message_is_reported_as_such() -> None:
     assert (
         failure_of(Unspeakable()).text
         == "Unspeakable: (it has no text: asking for it raised RuntimeError)"
@@ -224,7 +224,7 @@ def test_an_error_without_a_text_is_reported_as_such() -> None:
     )
 
 
-def test_the_code_of_an_error_of_a_step_is_text_whatever_it_was() -> None:
+def test_the_code_of_a_step_error_is_always_text() -> None:
     class Ours(Unrecoverable):
         code = 42  # type: ignore[assignment]
 
@@ -234,7 +234,7 @@ def test_the_code_of_an_error_of_a_step_is_text_whatever_it_was() -> None:
     )
 
 
-def test_a_line_that_cannot_be_put_together_is_in_the_log_with_its_place_and_fails_no_step(
+def test_an_unformattable_log_line_is_logged_with_its_place_and_fails_no_step(
     tmp_path: Path,
 ) -> None:
     log = AttemptLog(Files(str(tmp_path)), "_staging/j/job.logs/g.1-n-c.log")
@@ -250,7 +250,7 @@ def test_a_line_that_cannot_be_put_together_is_in_the_log_with_its_place_and_fai
     assert "a Rude (this line" in third
 
 
-def test_whether_a_value_is_a_frame_is_asked_also_after_a_step_that_replaced_isinstance(
+def test_frames_are_recognized_after_a_step_replaced_isinstance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import pyspark.sql  # noqa: F401 - as in a process that has run Spark
@@ -264,7 +264,7 @@ def test_whether_a_value_is_a_frame_is_asked_also_after_a_step_that_replaced_isi
     assert frames == [False, False, False]
 
 
-def test_a_child_that_a_step_forks_has_the_same_scratch_folder(tmp_path: Path) -> None:
+def test_a_forked_child_of_a_step_uses_the_same_scratch_folder(tmp_path: Path) -> None:
     with Scratch(tmp_path) as scratch:
         if (child := os.fork()) == 0:
             (scratch.folder / "made").touch()

@@ -21,7 +21,7 @@ from unstuck.tasks.process.call_deadlines import (
 )
 
 
-def test_a_call_that_hangs_is_left_behind_and_may_still_end() -> None:
+def test_a_hanging_call_is_abandoned_and_may_still_end() -> None:
     may_end = threading.Event()
     ended: list[str] = []
     assert not run_with_deadline(lambda: (may_end.wait(), ended.append("late")), seconds=0.01)
@@ -31,12 +31,14 @@ def test_a_call_that_hangs_is_left_behind_and_may_still_end() -> None:
     assert ended == ["late", "in time"]
 
 
-def test_an_error_of_a_call_is_printed_and_stops_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_a_call_is_printed_and_does_not_propagate(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run_with_deadline(int, "no number", seconds=30)
     assert "ValueError: invalid literal" in capsys.readouterr().err
 
 
-def test_a_call_is_made_here_where_no_thread_can_be_started(
+def test_a_call_runs_in_this_thread_if_no_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def start(thread: threading.Thread) -> None:
@@ -48,7 +50,7 @@ def test_a_call_is_made_here_where_no_thread_can_be_started(
     assert threads == [threading.current_thread().name]
 
 
-def test_the_answer_or_the_error_of_a_call_is_in_its_future() -> None:
+def test_the_result_or_error_of_a_call_is_in_its_future() -> None:
     assert call_in_thread(lambda: 7, "asks").result() == 7
     error = call_in_thread(lambda: int("no number"), "asks").exception()
     assert isinstance(error, ValueError)
@@ -81,13 +83,13 @@ def piped() -> Iterator[Log]:
     os.close(writing)
 
 
-def test_lines_are_written_in_order_and_waited_for(piped: Log) -> None:
+def test_lines_are_written_in_order_and_awaited(piped: Log) -> None:
     for n in range(100):
         piped.log.warning("line %d", n)
     assert piped.lines() == [f"line {n}" for n in range(100)]
 
 
-def test_a_line_that_cannot_be_made_is_said_to_be_one_and_the_next_is_written(piped: Log) -> None:
+def test_an_unformattable_line_is_reported_and_the_next_line_is_written(piped: Log) -> None:
     piped.log.warning("too %s %s", "few")
     piped.log.warning("next")
     bad, following = piped.lines()

@@ -13,7 +13,7 @@ from unstuck.tasks.runner.runner import Runner
 from unstuck.tasks.runner.take import run_ready
 
 
-def test_everybody_sees_the_level_and_nobody_takes_it_from_the_others() -> None:
+def test_every_process_sees_the_shutdown_level() -> None:
     flag = ShutdownFlag.create()
     lookers = [ShutdownFlag(os.dup(flag.read_fd)) for _ in range(3)]
     seen = []
@@ -25,14 +25,14 @@ def test_everybody_sees_the_level_and_nobody_takes_it_from_the_others() -> None:
     assert late.level is Level.STOP_NOW
 
 
-def test_a_flag_whose_worker_has_died_is_not_raised() -> None:
+def test_a_flag_of_a_dead_worker_is_not_raised() -> None:
     reading, writing = os.pipe()
     os.close(writing)
     assert select.select([reading], [], [], 0)[0], "it can be read: the end of the pipe"
     assert ShutdownFlag(reading).level is Level.WORK
 
 
-def test_a_runner_whose_worker_stops_leaves_what_stands_ready_to_others() -> None:
+def test_a_runner_of_a_stopping_worker_takes_no_ready_offer() -> None:
     """It has no store: any try to take would raise."""
     runner = cast(Any, Runner.__new__(Runner))
     runner.watchdog = SimpleNamespace(taken=lambda: None)

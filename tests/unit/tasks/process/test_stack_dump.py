@@ -67,7 +67,7 @@ def grüße(dump: StackDump) -> None:
     time.sleep(600)  # until it is killed
 
 
-def test_the_frames_of_a_process_in_a_c_call_are_read_again_and_again() -> None:
+def test_the_frames_of_a_process_in_a_c_call_can_be_read_repeatedly() -> None:
     with process(backtracks) as (of, dump):
         for _ in range(3):
             found = wait_until(
@@ -80,7 +80,7 @@ def test_the_frames_of_a_process_in_a_c_call_are_read_again_and_again() -> None:
             )
 
 
-def test_a_name_beyond_ascii_is_read_as_it_is() -> None:
+def test_a_non_ascii_name_is_read_correctly() -> None:
     with process(grüße) as (of, dump):
         assert wait_until(lambda: answer(of, dump)[0].function == "grüße", 30, "that function")
 
@@ -99,7 +99,7 @@ def test_an_interrupted_system_call_continues() -> None:
         assert os.read(told, 10) == b"whole"
 
 
-def test_the_frames_of_another_thread_are_not_taken_for_those_of_the_step(tmp_path: Path) -> None:
+def test_the_frames_of_another_thread_are_not_shown_for_the_step(tmp_path: Path) -> None:
     """The signal goes to another thread if a step blocks it in the main thread meanwhile."""
 
     def dump(path: Path) -> list[RawFrame]:
@@ -113,7 +113,9 @@ def test_the_frames_of_another_thread_are_not_taken_for_those_of_the_step(tmp_pa
 
 
 @pytest.mark.parametrize("resets", [True, False])
-def test_a_process_that_took_what_is_needed_is_not_asked(tmp_path: Path, resets: bool) -> None:
+def test_a_process_that_reused_the_signal_or_descriptor_is_not_signaled(
+    tmp_path: Path, resets: bool
+) -> None:
     """The signal would kill it, or the answer stand in a file of its own."""
     own = tmp_path / "own"
 
@@ -134,7 +136,7 @@ def test_a_process_that_took_what_is_needed_is_not_asked(tmp_path: Path, resets:
         assert resets or not own.read_bytes()
 
 
-def test_a_process_that_is_stopped_is_asked_once() -> None:
+def test_a_stopped_process_is_signaled_only_once() -> None:
     with process(grüße) as (of, dump):
         answer(of, dump)
         of.suspend()

@@ -36,7 +36,7 @@ print(end_strays(is_watchdog))
 """
 
 
-def test_a_process_that_is_ending_by_itself_is_no_stray() -> None:
+def test_a_process_that_is_exiting_is_not_a_stray() -> None:
     """Such as the watchdog of a fresh runner: its runner would be replaced for it."""
     done = subprocess.run(
         [sys.executable, "-c", _MEETS_ONE_THAT_ENDS],

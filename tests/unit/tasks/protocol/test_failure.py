@@ -50,9 +50,7 @@ def files_of(trace: str) -> list[str]:
     return [line.split('"')[1] for line in trace.splitlines() if line.startswith("  File ")]
 
 
-def test_the_traceback_in_the_log_begins_with_the_users_own_frames_and_hides_none_after_them() -> (
-    None
-):
+def test_the_logged_traceback_starts_with_user_frames_and_is_complete_after_them() -> None:
     told = describe_in_time(
         raised(
             OURS,
@@ -69,14 +67,14 @@ def test_the_traceback_in_the_log_begins_with_the_users_own_frames_and_hides_non
     assert files_of(told.failure.traceback) == ["/app/mine.py", "/app/deeper.py"]
 
 
-def test_an_error_of_ours_is_its_sentence_and_the_frames_of_the_users_code() -> None:
+def test_an_unstuck_error_is_logged_as_its_message_with_user_frames() -> None:
     told = describe_in_time(raised(OURS, OURS, error=Unrecoverable("no")))
     assert (told.whole, told.failure.traceback) == ("UNRECOVERABLE: no", "")
     told = describe_in_time(raised(OURS, "/app/mine.py", OURS, error=Unrecoverable("no")))
     assert files_of(told.whole) == files_of(told.failure.traceback) == ["/app/mine.py"]
 
 
-def test_an_error_of_spark_about_a_query_is_its_sentence_and_the_frames_of_the_users_code() -> None:
+def test_a_spark_query_error_is_logged_as_its_message_with_user_frames() -> None:
     told = describe_in_time(
         raised(OURS, "/lib/pyspark/sql/dataframe.py", error=OfSpark("no such row"))
     )
@@ -88,7 +86,7 @@ def test_an_error_of_spark_about_a_query_is_its_sentence_and_the_frames_of_the_u
     assert files_of(told.whole) == ["/app/mine.py"]
 
 
-def test_an_error_that_nobody_expects_keeps_all_frames_where_none_is_the_users() -> None:
+def test_an_unexpected_error_without_user_frames_keeps_all_frames() -> None:
     assert files_of(describe_in_time(raised(OURS, OURS, error=KeyError("no"))).whole) == [
         OURS,
         OURS,
@@ -112,14 +110,14 @@ def test_a_module_that_cannot_be_imported_is_reported_with_its_line(
     )
 
 
-def test_of_an_error_that_the_users_code_raised_the_causes_are_told() -> None:
+def test_the_causes_of_an_error_raised_by_user_code_are_reported() -> None:
     theirs = Unrecoverable("give up")
     theirs.__cause__ = raised("/app/mine.py", "/lib/json/decoder.py", error=KeyError("x"))
     whole = describe_in_time(raised(OURS, "/app/mine.py", error=theirs)).whole
     assert files_of(whole) == ["/app/mine.py", "/lib/json/decoder.py", "/app/mine.py"]
 
 
-def test_of_an_error_that_we_raised_in_a_call_of_the_user_our_own_causes_are_left_out() -> None:
+def test_internal_causes_of_an_error_raised_by_unstuck_are_omitted() -> None:
     ours = OutputInvalid("it is no JSON value: it holds a set")
     ours.__cause__ = raised(OURS, "/lib/json/encoder.py", error=TypeError("it holds a set"))
     assert files_of(describe_in_time(raised("/app/mine.py", OURS, error=ours)).whole) == [
@@ -138,7 +136,7 @@ def test_of_an_error_that_we_raised_in_a_call_of_the_user_our_own_causes_are_lef
 @pytest.mark.parametrize(
     "said", ["no such column", "no such column\n'Project ['a]\n+- Relation [b]"]
 )
-def test_an_error_that_repeats_its_cause_is_in_the_log_once(said: str) -> None:
+def test_an_error_that_repeats_its_cause_is_logged_once(said: str) -> None:
     """The plan of a wrong query stood in the log twice: from Spark, and from the error of ours that
     it caused.
     """
@@ -205,7 +203,7 @@ def about_sql() -> SqlInvalid:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_a_failure_says_by_which_names_it_may_be_named(
+def test_a_failure_lists_the_names_usable_in_retry_on(
     error: BaseException, recoverable: bool, names: tuple[str, ...]
 ) -> None:
     told = describe_in_time(error).failure
@@ -238,13 +236,15 @@ def two(a: Any, b: Any) -> None:
         ("'%s %s' % (1,)", True),
     ],
 )
-def test_a_call_whose_arguments_do_not_fit_is_a_slip(call: str, recoverable: bool) -> None:
+def test_a_call_with_mismatched_arguments_is_a_programming_error(
+    call: str, recoverable: bool
+) -> None:
     with pytest.raises(TypeError) as raised:
         eval(call, {"two": two, "datetime": datetime})
     assert describe_in_time(raised.value).failure.recoverable is recoverable, str(raised.value)
 
 
-def test_names_are_bounded() -> None:
+def test_error_names_are_limited_in_length_and_number() -> None:
     deep: type[Exception] = Exception
     for n in range(50):
         deep = type(f"Level{n}", (deep,), {})

@@ -49,12 +49,12 @@ def test_each_cause_is_reported_once_with_its_place() -> None:
     )
 
 
-def test_a_text_that_is_none_of_the_jvm_stays_as_it_is() -> None:
+def test_a_text_not_from_the_jvm_stays_unchanged() -> None:
     assert told_by_java("no such thing: here") == "no such thing: here"
     assert told_by_java("") == ""
 
 
-def test_the_failure_of_an_error_of_the_jvm_is_its_one_line_and_the_traceback_is_whole() -> None:
+def test_a_jvm_failure_is_one_line_and_its_traceback_is_complete() -> None:
     Py4JJavaError = type("Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"})
 
     try:
@@ -66,7 +66,7 @@ def test_the_failure_of_an_error_of_the_jvm_is_its_one_line_and_the_traceback_is
     assert "FileScanRDD.scala" in failure.traceback
 
 
-def test_a_call_that_says_no_more_is_told() -> None:
+def test_a_java_error_without_details_stays_as_it_is() -> None:
     assert (
         told_by_java("An error occurred while calling o1.x")
         == "An error occurred while calling o1.x"

@@ -28,9 +28,7 @@ SCRIPTS = [
 
 
 @pytest.mark.parametrize(("package", "name"), SCRIPTS, ids=[name for _, name in SCRIPTS])
-def test_a_script_declares_every_key_and_argument_that_it_uses_and_no_other(
-    package: str, name: str
-) -> None:
+def test_a_script_declares_exactly_its_keys_and_arguments(package: str, name: str) -> None:
     text = (FOLDERS[package] / f"{name}.lua").read_text()
     assert not re.search(r"\b(KEYS|ARGV)\b", text), "by name, never by number"
     loaded, keys, args = load(package, name)  # a name that is not declared would be refused
@@ -42,7 +40,7 @@ def test_a_script_declares_every_key_and_argument_that_it_uses_and_no_other(
     }
 
 
-def test_a_name_too_many_and_a_name_too_few_are_refused(redis_server: RedisServer) -> None:
+def test_additional_and_missing_names_are_refused(redis_server: RedisServer) -> None:
     with redis.Redis(port=redis_server.port, decode_responses=True) as client:
         tick = Script(client, Keys("named"), "unstuck.coordinator.store", "note_sweep")
         with pytest.raises(TypeError, match="grace"):
@@ -52,7 +50,7 @@ def test_a_name_too_many_and_a_name_too_few_are_refused(redis_server: RedisServe
         assert len(tick(period=1, lease_ttl=2)) == 2
 
 
-def test_a_script_that_the_server_has_forgotten_is_loaded_again(redis_server: RedisServer) -> None:
+def test_a_script_unknown_to_the_server_is_loaded_again(redis_server: RedisServer) -> None:
     with connect(redis_server.url) as client:
         tick = Script(client, Keys("forgotten"), "unstuck.coordinator.store", "note_sweep")
         tick(period=1, lease_ttl=2)
@@ -60,7 +58,7 @@ def test_a_script_that_the_server_has_forgotten_is_loaded_again(redis_server: Re
         assert len(tick(period=1, lease_ttl=2)) == 2
 
 
-def test_a_call_whose_reply_is_lost_is_sent_again(redis_server: RedisServer) -> None:
+def test_a_call_whose_reply_was_lost_is_sent_again(redis_server: RedisServer) -> None:
     proxy = Proxy(redis_server.port)
     try:
         with connect(proxy.url) as client:
@@ -73,7 +71,7 @@ def test_a_call_whose_reply_is_lost_is_sent_again(redis_server: RedisServer) -> 
     assert proxy.lost > 0
 
 
-def test_a_call_that_a_signal_interrupts_leaves_no_answer_to_the_next_one(
+def test_a_call_interrupted_by_a_signal_leaves_no_reply_for_the_next_call(
     redis_server: RedisServer,
 ) -> None:
     def interrupt(number: int, frame: object) -> None:

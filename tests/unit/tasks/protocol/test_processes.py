@@ -48,9 +48,7 @@ COORDINATOR = CoordinatorInfo(
 
 
 @pytest.mark.parametrize("status", [RUNNER, COORDINATOR])
-def test_a_process_comes_back_as_it_described_itself(
-    client: redis.Redis, status: ProcessInfo
-) -> None:
+def test_a_process_record_is_read_back_unchanged(client: redis.Redis, status: ProcessInfo) -> None:
     registry = ProcessRegistry(client, KEYS)
     registry.note(lambda _now: status)
     client.hset(
@@ -63,7 +61,7 @@ def test_a_process_comes_back_as_it_described_itself(
     assert registry.read() == []
 
 
-def test_what_the_reader_finds_out_is_not_written(client: redis.Redis) -> None:
+def test_fields_computed_by_the_reader_are_not_written(client: redis.Redis) -> None:
     ProcessRegistry(client, KEYS).note(
         lambda _now: RunnerInfo(
             id="r", host="h", pid=1, queues=(), heard_at=1.0, silent=True, worker_pid=2
@@ -72,7 +70,7 @@ def test_what_the_reader_finds_out_is_not_written(client: redis.Redis) -> None:
     assert "silent" not in str(client.hget(KEYS.processes, "r"))
 
 
-def test_since_when_it_runs_is_its_last_claim_while_it_runs_something() -> None:
+def test_the_running_since_time_is_the_last_claim() -> None:
     assert RUNNER.since == 95.0
     assert (
         RunnerInfo(
@@ -82,7 +80,7 @@ def test_since_when_it_runs_is_its_last_claim_while_it_runs_something() -> None:
     )
 
 
-def test_a_warehouse_whose_path_is_no_text_stops_no_process(client: redis.Redis) -> None:
+def test_a_warehouse_path_that_is_not_text_stops_no_process(client: redis.Redis) -> None:
     odd = replace(RUNNER, warehouse=WarehouseSeen(os.fsdecode(b"/w/\xff")))
     ProcessRegistry(client, KEYS).note(lambda _now: odd)
     assert client.hexists(KEYS.processes, RUNNER.id)

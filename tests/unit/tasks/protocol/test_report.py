@@ -11,11 +11,11 @@ from unstuck.tasks.protocol.report import Outcome
 
 
 @pytest.mark.parametrize("rows", ["many", None, 1.5, True, [1]])
-def test_rows_that_are_no_whole_number_make_no_outcome(rows: object) -> None:
+def test_a_row_count_that_is_not_an_integer_invalidates_the_outcome(rows: object) -> None:
     with pytest.raises(Malformed, match="not an outcome"):
         Outcome.from_json(json.dumps({"kind": "succeeded", "rows": {"out": rows}}))
 
 
-def test_an_outcome_reads_back_as_it_was_written() -> None:
+def test_an_outcome_is_read_back_unchanged() -> None:
     outcome = Outcome.from_json(json.dumps({"kind": "succeeded", "rows": {"out": 3}}))
     assert Outcome.from_json(outcome.to_json()) == outcome

@@ -39,7 +39,7 @@ def secrets_of(*values: str) -> Secrets:
 # -- references ------------------------------------------------------------------------------------
 
 
-def test_references_are_resolved_at_any_depth_and_secrets_are_cleaned_out_again() -> None:
+def test_references_are_resolved_and_secrets_masked_at_any_depth() -> None:
     secrets = Secrets({"PW": "hunter2!", "HOST": "db-host-1", "DEBUG": "true"})
     value = secrets.resolve(
         {"url": "jdbc://${env:HOST}/?p=${secret:PW}", "list": ["${secret:PW}", 3, "${env:DEBUG}"]}
@@ -63,7 +63,7 @@ def test_a_missing_variable_is_named(reference: str) -> None:
     "value",
     ["", "     ", "12345", " abcde ", "true", "String", "timestamp", "PRODUCTION", "password"],
 )
-def test_a_common_word_or_a_short_text_can_be_no_secret_and_the_reason_does_not_say_it(
+def test_a_common_or_short_secret_is_refused_without_being_shown(
     value: str,
 ) -> None:
     secrets = Secrets({"WORD": value})
@@ -77,7 +77,7 @@ def test_a_common_word_or_a_short_text_can_be_no_secret_and_the_reason_does_not_
     assert secrets.resolve("${env:WORD}") == value
 
 
-def test_a_secret_may_stand_in_a_file_that_another_variable_names(tmp_path: Path) -> None:
+def test_a_secret_may_be_in_a_file_named_by_a_variable(tmp_path: Path) -> None:
     file = tmp_path / "pw"
     file.write_text("hunter2!\r\n")
     environ = {"PW_FILE": str(file)}
@@ -90,7 +90,7 @@ def test_a_secret_may_stand_in_a_file_that_another_variable_names(tmp_path: Path
 
 @pytest.mark.parametrize("secret", ["hunter2!", "-----BEGIN-----\nabc\n-----END-----"])
 @pytest.mark.parametrize("form", ["{}", "{}\n", "{}\r\n", "\ufeff{}", "\ufeff{}\n\n"])
-def test_a_mark_and_line_ends_are_no_characters_of_a_secret(
+def test_a_byte_order_mark_and_line_endings_are_not_part_of_a_secret(
     tmp_path: Path, secret: str, form: str
 ) -> None:
     file = tmp_path / "pw"
@@ -110,7 +110,7 @@ def test_a_mark_and_line_ends_are_no_characters_of_a_secret(
         (b"", "no secret"),
     ],
 )
-def test_a_file_that_holds_no_secret_is_refused_with_its_name(
+def test_a_file_without_a_secret_is_refused_with_its_name(
     tmp_path: Path, data: bytes | None, why: str
 ) -> None:
     file = tmp_path / "pw"
@@ -121,9 +121,7 @@ def test_a_file_that_holds_no_secret_is_refused_with_its_name(
     assert "hunter2" not in str(refused.value)
 
 
-def test_what_a_variable_holds_is_not_resolved_again_and_a_doubled_dollar_stands_for_the_text() -> (
-    None
-):
+def test_resolved_values_are_not_resolved_again_and_a_double_dollar_is_literal() -> None:
     secrets = Secrets({"A": "${secret:B}", "B": "hunter2!"})
     assert (
         secrets.resolve("${secret:A} $${secret:B} $$${env:B}")
@@ -144,7 +142,7 @@ def test_what_a_variable_holds_is_not_resolved_again_and_a_doubled_dollar_stands
         ("${secret:A}/${aws.sm:x/y}", "${aws.sm:x/y}"),
     ],
 )
-def test_malformed_references_are_found(text: str, wrong: str) -> None:
+def test_malformed_references_are_detected(text: str, wrong: str) -> None:
     assert reference_in(text, wrong=True) == wrong
 
 
@@ -161,7 +159,7 @@ def test_malformed_references_are_found(text: str, wrong: str) -> None:
         "a$",
     ],
 )
-def test_references_and_plain_text_are_not_wrong(text: str) -> None:
+def test_valid_references_and_plain_text_are_accepted(text: str) -> None:
     assert reference_in(text, wrong=True) is None
 
 
@@ -169,7 +167,7 @@ def test_references_and_plain_text_are_not_wrong(text: str) -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_a_secret_that_contains_another_one_no_tail_is_left(order: int) -> None:
+def test_masking_overlapping_secrets_leaves_no_remainder(order: int) -> None:
     secrets = secrets_of(*["hunter2", "hunter2-and-more", "my-hunter2-and"][::order])
     for text in ("hunter2-and-more", "(my-hunter2-and)", "hunter2"):
         cleaned = secrets.clean(text)
@@ -202,9 +200,7 @@ def test_of_a_secret_that_contains_another_one_no_tail_is_left(order: int) -> No
 @pytest.mark.parametrize(
     "value", ["hunter2!", KEY, STRANGE, "both ' and \"", "ends in a slash\\", KEY + "\n"]
 )
-def test_a_secret_is_found_in_every_form_in_which_it_is_written(
-    write: Callable[[str], str], value: str
-) -> None:
+def test_a_secret_is_detected_in_every_encoding(write: Callable[[str], str], value: str) -> None:
     written = write(value)
     cleaned = secrets_of(value).clean(f"before {written} after")
     assert cleaned.startswith("before "), cleaned
@@ -215,7 +211,7 @@ def test_a_secret_is_found_in_every_form_in_which_it_is_written(
     assert "${secret:S0}" in cleaned
 
 
-def test_a_key_is_taken_out_line_by_line_and_in_one() -> None:
+def test_a_multiline_key_is_masked_per_line_and_as_a_whole() -> None:
     secrets = secrets_of(KEY)
     for line in KEY.splitlines():
         assert secrets.clean(f"    {line}") == "    ${secret:S0}"
@@ -223,7 +219,7 @@ def test_a_key_is_taken_out_line_by_line_and_in_one() -> None:
     assert secrets_of("ab\ncd\nef").clean("ab\ncd\nef, ab, cd") == "${secret:S0}, ab, cd"
 
 
-def test_data_hold_a_secret_in_any_form_and_names_a_short_one_only_as_a_whole() -> None:
+def test_data_is_checked_for_any_secret_and_names_only_for_whole_short_ones() -> None:
     secrets = secrets_of("hunter2!", "id_key", "a'secret\\b")
     assert secrets.in_data({"a": [1, {"b": "x hunter2! y"}]}) == "${secret:S0}"
     assert secrets.in_data({"a": {"hunter2!": None}}) == "${secret:S0}"
@@ -233,7 +229,7 @@ def test_data_hold_a_secret_in_any_form_and_names_a_short_one_only_as_a_whole() 
     assert secrets.in_name("my_hunter2!_and") == "${secret:S0}"
 
 
-def test_a_long_value_is_taken_out_whole() -> None:
+def test_a_long_value_is_masked_completely() -> None:
     value = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=50_000))
     assert secrets_of(value).clean(f"<{value}>").replace("${secret:S0}", "") in (
         "<>",
@@ -245,7 +241,7 @@ def test_a_long_value_is_taken_out_whole() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_text_in_parts_is_cleaned_as_in_one_wherever_it_is_torn(seed: int) -> None:
+def test_a_text_in_chunks_is_masked_as_a_whole(seed: int) -> None:
     dice = random.Random(seed)
     secrets = secrets_of("hunter2", "hunter2-and-more", "ababab", STRANGE, KEY)
     words = [
@@ -273,9 +269,7 @@ def test_a_text_in_parts_is_cleaned_as_in_one_wherever_it_is_torn(seed: int) -> 
     ).replace("${secret:S4}\n", "").replace("${secret:S4}", "")
 
 
-def test_a_stream_holds_back_the_end_of_an_unfinished_line_and_no_more_than_a_secret_is_long() -> (
-    None
-):
+def test_a_stream_buffers_an_unfinished_line_only_up_to_the_length_of_a_secret() -> None:
     stream = Stream(secrets_of("hunter2"))
     assert stream.feed("line\n") == "line\n"
     shown = stream.feed("x" * 1000 + "hunt")

@@ -28,26 +28,24 @@ def retried(client: redis.Redis, record: str, *, is_open: bool) -> Staging:
     return Staging(client, KEYS)
 
 
-def test_a_retry_that_has_ended_holds_the_folders_that_count_in_it(client: redis.Redis) -> None:
+def test_an_ended_retry_keeps_its_valid_folders(client: redis.Redis) -> None:
     staging = retried(client, SUCCEEDED, is_open=False)
     assert staging.retries().folders == {FOLDER}
     assert staging.retries().of == set()
 
 
-def test_an_open_retry_holds_all_folders_of_the_jobs_that_it_may_adopt_from(
+def test_an_open_retry_keeps_all_folders_of_jobs_it_may_adopt_from(
     client: redis.Redis,
 ) -> None:
     assert retried(client, "{}", is_open=True).retries().of == {"first", "second"}
 
 
 @pytest.mark.parametrize("damaged", ["", "{", "[]", "null", "1", "[" * 100_000])
-def test_a_damaged_record_holds_all_folders_as_nobody_knows_which_count(
-    client: redis.Redis, damaged: str
-) -> None:
+def test_a_damaged_record_keeps_all_folders(client: redis.Redis, damaged: str) -> None:
     assert retried(client, damaged, is_open=False).retries().of == {"first", "second"}
 
 
-def test_a_file_is_needed_while_its_job_may_be_retried_or_its_folder_counts(
+def test_a_file_is_needed_while_its_job_can_be_retried_or_its_folder_is_valid(
     client: redis.Redis,
 ) -> None:
     needed = retried(

@@ -64,7 +64,7 @@ def imported_by(module: str) -> set[str]:
     )
 
 
-def test_a_coordinator_can_import_the_celery_app_without_any_package_of_a_worker() -> None:
+def test_a_coordinator_imports_the_celery_app_without_worker_packages() -> None:
     assert not imported_by("unstuck.tasks.celery") & {
         "pyspark",
         "pyarrow",
@@ -83,7 +83,7 @@ def test_the_watchdog_starts_without_spark_and_celery() -> None:
     }
 
 
-def test_the_pieces_of_a_runner_import_no_spark_before_a_group_asks() -> None:
+def test_runner_modules_import_spark_only_when_a_group_needs_it() -> None:
     assert not imported_by("unstuck.tasks.runner.take") & {"pyspark", "pyarrow", "pandas"}
 
 
@@ -106,7 +106,7 @@ class Unhashable(list[int]):
     def __call__(self, spark: Any, ctx: Any, a: int) -> None: ...
 
 
-def test_a_step_gets_the_parameters_it_takes() -> None:
+def test_a_step_gets_the_parameters_it_accepts() -> None:
     assert fit("m:unhashable", Unhashable(), {"a": 1, "z": 9}, own=set()) == {"a": 1}
     assert fit("m:plain", plain, {"a": 1, "z": 9}, own=set()) == {"a": 1}
     assert fit("m:greedy", greedy, {"a": 1, "z": 9, "spark": 0}, own=set()) == {"a": 1, "z": 9}
@@ -121,7 +121,7 @@ def test_a_step_gets_the_parameters_it_takes() -> None:
         (by_position, {"a": 1}, set(), "takes a by position only"),
     ],
 )
-def test_a_call_that_does_not_fit_says_how(
+def test_a_mismatched_call_reports_the_mismatch(
     function: Any, params: Any, own: set[str], says: str
 ) -> None:
     with pytest.raises(BadStepCall, match=says):
@@ -138,21 +138,21 @@ def test_a_call_that_does_not_fit_says_how(
         ("os:sep", [], "not a function"),
     ],
 )
-def test_code_that_may_not_or_cannot_be_imported_is_refused(
+def test_forbidden_or_unimportable_code_is_refused(
     name: str, allowed: list[str], says: str
 ) -> None:
     with pytest.raises(StepNotFound, match=says):
         find(name, allowed)
 
 
-def test_allowed_modules_hold_what_is_below_them() -> None:
+def test_allowed_modules_include_their_submodules() -> None:
     assert find("os.path:join", ["os"]) is os.path.join
 
 
 # -- failures --------------------------------------------------------------------------------------
 
 
-def test_failures_say_code_sentence_and_whether_a_retry_may_help() -> None:
+def test_failures_have_a_code_a_message_and_whether_a_retry_may_help() -> None:
     assert failure_of(SqlInvalid("no such table")).code == "SQL_INVALID"
     assert not failure_of(SqlInvalid("x")).recoverable
     assert failure_of(SystemExit(3)).text == "the step called sys.exit(3)"
@@ -161,7 +161,7 @@ def test_failures_say_code_sentence_and_whether_a_retry_may_help() -> None:
     assert len(failure_of(ValueError("a" * 9000)).text) <= MAX_TEXT
 
 
-def test_what_is_cut_keeps_its_beginning_and_its_end() -> None:
+def test_truncated_text_keeps_its_start_and_end() -> None:
     cut = shorten("begin" + "x" * 5000 + "end", 100)
     assert (cut[:5], cut[-3:], len(cut) <= 100) == ("begin", "end", True)
 
@@ -174,7 +174,7 @@ def files(tmp_path: Path) -> Files:
     return Files(str(tmp_path / "warehouse"))
 
 
-def test_an_arrow_output_is_counted_from_its_files_with_sparks_schema(files: Files) -> None:
+def test_an_arrow_output_is_counted_from_its_files_with_the_spark_schema(files: Files) -> None:
     staged = stage(files, "_staging/j/g/1-n-c/out", pa.table({"n": [1, 2, 3]}))
     assert staged.rows == 3
     assert [f.path for f in staged.files] == ["_staging/j/g/1-n-c/out/part-00000.parquet"]
@@ -188,7 +188,7 @@ def test_only_frames_are_outputs(files: Files, value: Any) -> None:
         stage(files, "_staging/x", value)
 
 
-def test_what_could_be_a_table_is_refused_with_how_to_make_one(files: Files) -> None:
+def test_an_almost_tabular_value_is_refused_with_the_conversion(files: Files) -> None:
     with pytest.raises(
         OutputInvalid,
         match=r"not pyarrow.lib.RecordBatchReader. pyarrow.table\(frame\) makes an Arrow",

@@ -45,7 +45,7 @@ def text_of(log: AttemptLog) -> str:
     return log.path.read_text()
 
 
-def test_the_folder_of_a_jobs_logs_is_made_for_the_first_and_again_if_it_is_gone(
+def test_the_log_folder_of_a_job_is_created_first_and_again_if_removed(
     tmp_path: Path,
 ) -> None:
     token = Token("j", "month[3]", 1, "n", "c")
@@ -63,7 +63,7 @@ def test_the_folder_of_a_jobs_logs_is_made_for_the_first_and_again_if_it_is_gone
     assert "written again" in text_of(again)
 
 
-def test_a_library_that_listens_in_the_same_way_goes_on_after_the_attempt(
+def test_another_library_that_hooks_logging_works_after_the_attempt(
     log: AttemptLog, tmp_path: Path
 ) -> None:
     """As Sentry's does: it puts its own function around the one it finds, once in the life of a
@@ -93,7 +93,7 @@ def test_a_library_that_listens_in_the_same_way_goes_on_after_the_attempt(
     assert [line.partition(": ")[2] for line in text_of(second).splitlines()] == ["in the second"]
 
 
-def test_records_of_a_kind_of_their_own_are_in_the_log(log: AttemptLog) -> None:
+def test_log_records_of_custom_classes_are_logged(log: AttemptLog) -> None:
     class Braces(logging.LogRecord):
         def getMessage(self) -> str:
             return str(self.msg).format(*self.args or ())
@@ -113,7 +113,7 @@ def test_records_of_a_kind_of_their_own_are_in_the_log(log: AttemptLog) -> None:
     ]
 
 
-def test_a_secret_in_a_traceback_that_a_handler_of_a_step_has_shown_first_is_taken_out(
+def test_a_secret_in_a_traceback_already_printed_by_a_step_handler_is_masked(
     tmp_path: Path, logger: logging.Logger
 ) -> None:
     log = AttemptLog(Files(str(tmp_path)), "_staging/j/job.logs/g.1-n-c.log", hush())
@@ -134,7 +134,7 @@ def test_a_secret_in_a_traceback_that_a_handler_of_a_step_has_shown_first_is_tak
         assert "hush" not in text
 
 
-def test_a_secret_in_the_name_of_a_logger_a_thread_or_a_level_is_taken_out(tmp_path: Path) -> None:
+def test_secrets_in_names_of_loggers_threads_and_levels_are_masked(tmp_path: Path) -> None:
     log = AttemptLog(Files(str(tmp_path)), "_staging/j/job.logs/g.1-n-c.log", hush())
     console = io.StringIO()
     handler = logging.StreamHandler(console)
@@ -163,7 +163,7 @@ def test_a_secret_in_the_name_of_a_logger_a_thread_or_a_level_is_taken_out(tmp_p
     assert "hush" not in console.getvalue() + text_of(log)
 
 
-def test_a_logger_that_was_told_to_keep_to_itself_is_not_in_the_log(
+def test_a_logger_without_propagation_is_not_in_the_log(
     log: AttemptLog, logger: logging.Logger
 ) -> None:
     logger.propagate = False
@@ -175,7 +175,7 @@ def test_a_logger_that_was_told_to_keep_to_itself_is_not_in_the_log(
     assert " heard" in text_of(log)
 
 
-def test_the_console_of_the_worker_shows_what_is_printed_once_and_works_after_a_step_has_closed_it(
+def test_the_worker_console_shows_prints_once_and_survives_a_step_that_closes_it(
     log: AttemptLog,
 ) -> None:
     stream = io.StringIO()

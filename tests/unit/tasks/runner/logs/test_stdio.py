@@ -51,7 +51,7 @@ def lines_of(log: AttemptLog) -> list[str]:
     return log.path.read_text().splitlines()
 
 
-def test_a_long_line_in_small_writes_costs_what_it_is_long_and_is_in_the_log_in_the_end(
+def test_a_long_line_in_small_writes_is_logged_in_linear_time(
     tmp_path: Path,
 ) -> None:
     log = printed_by_attempt(tmp_path)
@@ -64,7 +64,7 @@ def test_a_long_line_in_small_writes_costs_what_it_is_long_and_is_in_the_log_in_
     assert text == "".join(f"{n:06}," for n in range(50_000))
 
 
-def test_a_line_that_does_not_end_is_shown_now_and_then_and_in_pieces_that_are_not_too_long(
+def test_an_unfinished_line_is_shown_periodically_in_bounded_pieces(
     paper: Paper,
 ) -> None:
     for _ in range(12):
@@ -80,14 +80,14 @@ def test_a_line_that_does_not_end_is_shown_now_and_then_and_in_pieces_that_are_n
     assert paper.lines[-1] == "the end"
 
 
-def test_a_line_that_was_shown_when_it_ends_leaves_no_empty_one(paper: Paper) -> None:
+def test_a_line_shown_before_its_end_leaves_no_empty_line(paper: Paper) -> None:
     paper.tee.write("x" * tee.MAX_LINE)
     paper.now = 60
     paper.tee.write("\n\nnext\n")
     assert paper.lines == ["x" * tee.MAX_LINE, "", "next"]
 
 
-def test_a_bar_that_draws_itself_again_is_shown_every_few_seconds_and_as_it_was_in_the_end(
+def test_a_progress_bar_is_shown_every_few_seconds_and_at_its_end(
     paper: Paper,
 ) -> None:
     for percent in range(101):
@@ -101,7 +101,7 @@ def test_a_bar_that_draws_itself_again_is_shown_every_few_seconds_and_as_it_was_
     )
 
 
-def test_a_bar_that_wipes_itself_out_leaves_no_empty_lines(paper: Paper) -> None:
+def test_a_self_erasing_progress_bar_leaves_no_empty_lines(paper: Paper) -> None:
     for text in ("\r10%", "\r   ", "\r", "\rdone\n"):
         paper.tee.write(text)
         paper.now += 60
@@ -111,7 +111,7 @@ def test_a_bar_that_wipes_itself_out_leaves_no_empty_lines(paper: Paper) -> None
 @pytest.mark.parametrize(
     "parts", [["one\r\ntwo\r\n"], ["one\r", "\ntwo", "\r\n"], ["one\n", "two\n"]]
 )
-def test_lines_of_another_system_are_lines(paper: Paper, parts: list[str]) -> None:
+def test_line_endings_of_other_systems_are_recognized(paper: Paper, parts: list[str]) -> None:
     for part in parts:
         paper.tee.write(part)
         paper.now += 60
@@ -127,7 +127,7 @@ def test_lines_of_several_threads_are_not_mixed(paper: Paper) -> None:
     assert paper.lines == ["whole", "begun here, ended here"]
 
 
-def test_a_secret_is_taken_out_wherever_lines_are_cut(paper: Paper) -> None:
+def test_a_secret_is_masked_wherever_lines_are_cut(paper: Paper) -> None:
     paper.secrets.resolve("${secret:S}")
     paper.tee.write("x" * (tee.MAX_LINE - 3))
     paper.tee.write("hush-hush")
@@ -144,7 +144,7 @@ def test_a_secret_is_taken_out_wherever_lines_are_cut(paper: Paper) -> None:
         assert text.endswith("${secret:S}, and hu")
 
 
-def test_what_the_workers_own_stream_cannot_show_is_in_the_log_all_the_same() -> None:
+def test_text_unprintable_on_the_worker_console_is_still_logged() -> None:
     raw = io.BytesIO()
     lines: list[str] = []
     narrow = Tee("narrow", io.TextIOWrapper(raw, "ascii", write_through=True), lines.append)
@@ -153,7 +153,7 @@ def test_what_the_workers_own_stream_cannot_show_is_in_the_log_all_the_same() ->
     assert raw.getvalue() == b"gr\\xfc\\xdfe\n"
 
 
-def test_bytes_are_text_of_the_encoding_that_was_asked_for(paper: Paper) -> None:
+def test_bytes_are_decoded_with_the_requested_encoding(paper: Paper) -> None:
     for half in (b"caf\xc3", b"\xa9\n"):
         assert paper.tee.buffer.write(half) == len(half)
     paper.tee.reconfigure(encoding="latin-1")
@@ -168,7 +168,7 @@ def test_bytes_are_text_of_the_encoding_that_was_asked_for(paper: Paper) -> None
             write(slip)  # type: ignore[operator]
 
 
-def test_a_stream_that_is_kept_writes_into_the_log_of_the_attempt_that_runs(tmp_path: Path) -> None:
+def test_a_stored_stream_writes_to_the_log_of_the_current_attempt(tmp_path: Path) -> None:
     first, second = printed_by_attempt(tmp_path, "1-n-c"), printed_by_attempt(tmp_path, "2-n-c")
     worker = io.StringIO()
     library = logging.getLogger("kept by a library")
@@ -187,7 +187,7 @@ def test_a_stream_that_is_kept_writes_into_the_log_of_the_attempt_that_runs(tmp_
     assert worker.getvalue() == "of the first\nbetween\nof the second\n"
 
 
-def test_a_step_may_print_on_a_worker_that_has_no_streams(tmp_path: Path) -> None:
+def test_a_step_may_print_on_a_worker_without_standard_streams(tmp_path: Path) -> None:
     log = printed_by_attempt(tmp_path)
     with contextlib.redirect_stdout(None), log.open():
         print("heard")
@@ -198,7 +198,7 @@ def test_a_step_may_print_on_a_worker_that_has_no_streams(tmp_path: Path) -> Non
     ("secret", "encoding"),
     [("pä€ssword1", "latin-1"), ("a\\b€password", "ascii"), ("a\\b\udcffpassword", "utf-8")],
 )
-def test_a_secret_is_taken_out_in_whatever_encoding_a_step_prints(
+def test_a_secret_printed_in_any_encoding_is_masked(
     paper: Paper, secret: str, encoding: str
 ) -> None:
     paper.secrets = Secrets({"PW": secret})
