@@ -81,16 +81,16 @@ job.add(
 job.add({"name": "all_in", "needs": ["after", by_region], "join": "all_done"})
 
 
-def test_a_job_in_python_is_the_spec_that_a_file_would_be() -> None:
+def test_a_python_job_equals_the_spec_of_a_file() -> None:
     assert job.spec().dumped() == JobSpec.from_text(YAML.replace("MODULE", __name__)).dumped()
     assert job.spec({"day": date(2026, 1, 2)}).values["day"] == "2026-01-02"
 
 
-def test_a_decorated_function_stays_the_function_that_it_is() -> None:
+def test_a_decorated_function_stays_an_ordinary_function() -> None:
     assert orders("s", "c", "d") == ("s", "c", "d")
 
 
-def test_values_of_a_submit_are_asked_for_as_of_a_file() -> None:
+def test_submit_values_are_required_as_for_a_file() -> None:
     with pytest.raises(SpecError, match="day: a value is required"):
         job.spec({})
 
@@ -147,7 +147,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("words", "wrong"), WRONG.items(), ids=range(len(WRONG)))
-def test_what_is_wrong_is_refused_on_its_line_and_leaves_the_job_as_it_was(
+def test_an_error_is_raised_on_its_line_and_leaves_the_job_unchanged(
     words: str, wrong: Any
 ) -> None:
     assert refusal(wrong).startswith(words)
@@ -161,7 +161,7 @@ def test_problems_of_the_whole_job_are_reported_with_the_line_of_the_group() -> 
         one.spec()
 
 
-def test_a_function_of_two_groups_is_needed_by_the_name_of_one() -> None:
+def test_a_function_used_in_two_groups_must_be_needed_by_group_name() -> None:
     one = Job("one")
     one.group("first")(step)
     one.group("second")(step)
@@ -172,7 +172,7 @@ def test_a_function_of_two_groups_is_needed_by_the_name_of_one() -> None:
         one.group("b", needs=step)(only_spark)
 
 
-def test_a_group_that_is_refused_has_made_no_output() -> None:
+def test_a_refused_group_has_declared_no_output() -> None:
     one = Job("one")
     one.sql("a", "SELECT 1", output="made")
     steps = [{"sql": "SELECT 1", "output": "fresh"}, {"sql": "SELECT 1", "output": "made"}]
@@ -181,12 +181,12 @@ def test_a_group_that_is_refused_has_made_no_output() -> None:
     assert one.sql("c", "SELECT 1", output="fresh") == "c"
 
 
-def test_a_type_that_no_parameter_has_is_refused() -> None:
+def test_a_type_unsupported_for_parameters_is_refused() -> None:
     with pytest.raises(SpecError, match=r"one of the types str, int, .*, not bytes"):
         Job("one", params={"a": bytes})
 
 
-def test_a_job_is_found_by_module_and_name_also_of_the_working_folder(
+def test_a_job_is_found_by_module_and_name_also_in_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -216,7 +216,9 @@ def steady(answer: Any) -> Any:
 
 
 @pytest.mark.parametrize("route", GETS)
-def test_each_answer_fits_its_schema_and_is_that_of_the_command(site: Site, route: str) -> None:
+def test_each_answer_matches_its_schema_and_the_answer_of_the_command(
+    site: Site, route: str
+) -> None:
     for path, query, command in GETS[route]:
         values = {part: site.names.get(name, name) for part, name in path.items()}
         address = f"{route.format(**values)}?{query}"
@@ -257,7 +259,7 @@ def findings(answer: Any, route: str) -> Any:
     return [(finding["code"], finding["level"]) for finding in answer["findings"]]
 
 
-def test_each_route_that_looks_is_compared(site: Site) -> None:
+def test_each_read_route_is_compared(site: Site) -> None:
     routes = {route for route, methods in site.document["paths"].items() if "get" in methods}
     assert routes == {*GETS} | PICTURES
     picture = site.api.get(f"/jobs/{site.names['done']}/graph.svg")
@@ -268,7 +270,7 @@ def test_each_route_that_looks_is_compared(site: Site) -> None:
     assert picture.text.startswith("<svg")
 
 
-def test_each_route_of_a_job_takes_its_name_and_the_beginning_of_its_id(site: Site) -> None:
+def test_each_job_route_accepts_a_name_or_an_id_prefix(site: Site) -> None:
     job = site.names["held"]
     routes = [route for route in (*GETS, *PICTURES) if "{job}" in route]
     for route in routes:
@@ -292,7 +294,7 @@ def test_events_and_logs_are_read_in_parts(site: Site) -> None:
     assert site.api.get(f"/jobs/{job}/logs?tail=1").json() == lines[-1:]
 
 
-def test_the_logs_of_one_answer_are_bounded_and_those_that_began_last_stay(
+def test_the_logs_of_one_answer_are_limited_to_the_newest_attempts(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def logs() -> list[dict[str, Any]]:
@@ -319,7 +321,7 @@ class Step(NamedTuple):
     answer: str
 
 
-def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None:
+def test_each_action_succeeds_and_its_answer_matches_its_schema(site: Site) -> None:
     """Given the jobs of the fleet, when each POST is sent, then it is done, done already, or
     refused.
     """
@@ -445,7 +447,7 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
     }
 
 
-def test_a_dataset_of_another_job_is_published_only_with_take_over(site: Site) -> None:
+def test_publishing_a_dataset_of_another_job_requires_take_over(site: Site) -> None:
     def submit(name: str, query: str = "") -> Any:
         spec = SPEC.replace("name: sent", f"name: {name}").replace("sent", "contested")
         return site.api.post(f"/jobs{query}", content=spec)
@@ -470,7 +472,7 @@ def _removed(site: Site) -> bool:
     return response.status_code == 200
 
 
-def test_a_submit_under_a_key_is_the_same_job_again_and_takes_parameters(site: Site) -> None:
+def test_submitting_a_key_returns_the_same_job_and_accepts_parameters(site: Site) -> None:
     first = site.api.post("/jobs?key=k-1&param=first=7&by=me", content=SPEC)
     again = site.api.post("/jobs?key=k-1&param=first=7", content=SPEC)
     other = site.api.post("/jobs?key=k-1&param=first=8", content=SPEC)
@@ -490,7 +492,7 @@ def test_a_submit_under_a_key_is_the_same_job_again_and_takes_parameters(site: S
         "",
     ],
 )
-def test_a_wrong_spec_is_refused_with_the_places_that_validate_names(
+def test_an_invalid_spec_is_refused_with_the_places_of_validate(
     site: Site, spec: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "spec.yaml"
@@ -507,7 +509,7 @@ def test_a_wrong_spec_is_refused_with_the_places_that_validate_names(
 
 
 @pytest.mark.variant
-def test_a_spec_is_validated_as_by_the_command_and_nothing_is_stored_or_imported(
+def test_a_spec_is_validated_as_by_the_command_without_storing_or_importing(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given SQL, a parameter without a value, and code whose import would leave a trace."""
@@ -578,7 +580,7 @@ ODD: list[str | bytes] = [
 
 
 @pytest.mark.variant
-def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(site: Site) -> None:
+def test_odd_values_are_answered_with_a_problem_and_never_with_a_bug(site: Site) -> None:
     """Send odd values in each part of a path, each query parameter and each field of a body.
 
     Each method of a route takes a third of the values; neighbors take different thirds.
@@ -663,7 +665,7 @@ def _sound(response: Any, route: str, sent: str) -> None:
         assert {"type", "title", "status", "detail", "code"} <= {*response.json()}, (route, sent)
 
 
-def test_without_redis_each_route_says_so_in_the_sentence_of_the_command_line(
+def test_without_redis_each_route_returns_the_error_of_the_command_line(
     tmp_path: Path,
 ) -> None:
     settings = Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", warehouse=str(tmp_path))
@@ -678,9 +680,7 @@ def test_without_redis_each_route_says_so_in_the_sentence_of_the_command_line(
     assert response.json()["detail"] == str(result.exception)
 
 
-def test_a_warehouse_that_is_not_there_is_not_the_fault_of_the_caller(
-    site: Site, tmp_path: Path
-) -> None:
+def test_a_missing_warehouse_is_a_server_error(site: Site, tmp_path: Path) -> None:
     settings = Settings(
         redis_url=site.env["UNSTUCK_REDIS_URL"], warehouse=str(tmp_path / "nowhere")
     )
@@ -696,7 +696,7 @@ def test_a_warehouse_that_is_not_there_is_not_the_fault_of_the_caller(
     assert response.json()["detail"] == str(result.exception)
 
 
-def test_the_guard_of_the_page_protects_the_api(site: Site) -> None:
+def test_the_api_has_the_same_protection_as_the_page(site: Site) -> None:
     """Given a token, a caller without one is refused with a problem; a foreign site can do nothing,
     cookie or not.
     """
@@ -743,7 +743,7 @@ def served(client: Client) -> Iterator[str]:
 
 
 @pytest.mark.variant
-def test_each_example_of_the_page_runs(site: Site, tmp_path: Path) -> None:
+def test_each_example_on_the_page_runs(site: Site, tmp_path: Path) -> None:
     load = group("load", output="sales")
     loaded = {
         "name": "sales",

@@ -143,15 +143,13 @@ def routes() -> list[tuple[str, set[str]]]:
     ],
 )
 @pytest.mark.parametrize("path", ["/", "/static/style.css", "/api/v1/jobs"])
-def test_a_name_that_was_rebound_to_this_host_reads_nothing(
-    served: ServedPage, host: str, path: str
-) -> None:
+def test_a_rebound_host_name_reads_nothing(served: ServedPage, host: str, path: str) -> None:
     answer = ask(served, path, Host=host)
     assert answer.status == 421
     assert "sales" not in answer.text
 
 
-def test_the_names_of_this_host_and_those_that_were_allowed_are_known(
+def test_names_of_this_host_and_allowed_names_are_accepted(
     served: ServedPage, guarded: ServedPage
 ) -> None:
     for host in (
@@ -178,7 +176,7 @@ def test_the_names_of_this_host_and_those_that_were_allowed_are_known(
     ],
     ids=str,
 )
-def test_a_form_of_another_site_does_nothing(
+def test_a_form_of_another_site_has_no_effect(
     served: ServedPage, store: Client, job: str, headers: dict[str, str]
 ) -> None:
     assert act(served, f"/jobs/{job}/pause", **headers).status == 403
@@ -188,15 +186,13 @@ def test_a_form_of_another_site_does_nothing(
 @pytest.mark.parametrize(
     "method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"]
 )
-def test_an_action_is_taken_for_a_post_alone(
-    served: ServedPage, store: Client, job: str, method: str
-) -> None:
+def test_actions_require_a_post(served: ServedPage, store: Client, job: str, method: str) -> None:
     for headers in ({}, {"X_HTTP_Method_Override": "POST"}):
         assert ask(served, f"/jobs/{job}/pause", method, **headers).status in (400, 404, 405)
     assert intent(store, job) == "run"
 
 
-def test_a_program_acts_with_the_token_alone_since_a_spec_is_code(
+def test_programs_require_the_token_to_act(
     served: ServedPage, guarded: ServedPage, store: Client
 ) -> None:
     """Given a page without a token, then another account of its host submits nothing there."""
@@ -214,7 +210,7 @@ def test_a_program_acts_with_the_token_alone_since_a_spec_is_code(
     )
 
 
-def test_a_form_of_the_page_itself_is_taken(served: ServedPage, store: Client, job: str) -> None:
+def test_a_form_of_the_page_itself_is_accepted(served: ServedPage, store: Client, job: str) -> None:
     answer = act(served, f"/jobs/{job}/pause", Origin=served.origin, Sec_Fetch_Site="same-origin")
     assert answer.status == 303
     assert intent(store, job) == "pause"
@@ -223,7 +219,7 @@ def test_a_form_of_the_page_itself_is_taken(served: ServedPage, store: Client, j
 @pytest.mark.parametrize(
     "name", ["Forwarded", "X_Forwarded_For", "X_Forwarded_Host", "X_Real_Ip", "Via"]
 )
-def test_a_proxy_makes_no_page_without_a_token_public(
+def test_a_proxy_does_not_make_a_page_without_a_token_public(
     served: ServedPage, guarded: ServedPage, name: str
 ) -> None:
     """A proxy may call it by a loopback address, whatever the name was by which it was asked
@@ -243,7 +239,7 @@ def test_a_proxy_makes_no_page_without_a_token_public(
     routes(),
     ids=lambda one: one if isinstance(one, str) else "-".join(sorted(one)),
 )
-def test_every_address_but_the_login_and_the_probe_asks_for_the_token(
+def test_every_address_except_login_and_probe_requires_the_token(
     guarded: ServedPage, path: str, methods: set[str]
 ) -> None:
     for method in methods - {"HEAD"}:
@@ -273,7 +269,7 @@ def test_a_wrong_token_is_refused(guarded: ServedPage, headers: dict[str, str]) 
     assert ask(guarded, "/", **headers).status == 401
 
 
-def test_the_token_is_taken_from_no_address(guarded: ServedPage) -> None:
+def test_a_token_in_an_address_is_ignored(guarded: ServedPage) -> None:
     """An address is kept in histories and logs."""
     assert ask(guarded, f"/?token={TOKEN}").status == 401
     assert ask(guarded, f"/login?user=anna&token={TOKEN}").headers["Set-Cookie"] is None
@@ -283,7 +279,7 @@ def login(page: ServedPage, to: str = "/", user: str = "anna") -> Answer:
     return act(page, "/login", {"user": user, "token": TOKEN, "to": to}, Origin=page.origin)
 
 
-def test_a_login_lets_in_and_its_cookie_is_for_the_page_alone(guarded: ServedPage) -> None:
+def test_a_login_admits_and_its_cookie_is_valid_only_for_the_page(guarded: ServedPage) -> None:
     answer = login(guarded, "/jobs")
     assert (answer.status, answer.headers["Location"]) == (303, "/jobs")
     cookie = answer.headers["Set-Cookie"]
@@ -293,7 +289,7 @@ def test_a_login_lets_in_and_its_cookie_is_for_the_page_alone(guarded: ServedPag
     assert ask(guarded, "/jobs", Cookie=cookie.partition(";")[0]).status == 200
 
 
-def test_a_cookie_of_another_time_or_name_is_worth_nothing(guarded: ServedPage) -> None:
+def test_a_cookie_with_another_time_or_name_is_invalid(guarded: ServedPage) -> None:
     name, until, signature = (
         login(guarded).headers["Set-Cookie"].partition(";")[0].removeprefix("unstuck=").split(".")
     )
@@ -321,7 +317,7 @@ def test_a_cookie_of_another_time_or_name_is_worth_nothing(guarded: ServedPage) 
     ],
     ids=repr,
 )
-def test_a_login_leads_to_no_other_site(guarded: ServedPage, to: str) -> None:
+def test_a_login_redirects_to_no_other_site(guarded: ServedPage, to: str) -> None:
     answer = login(guarded, to)
     assert answer.status == 303
     assert re.match(r"/(?![/\\\t\r\n])", answer.headers["Location"])
@@ -340,7 +336,7 @@ def test_a_login_leads_to_no_other_site(guarded: ServedPage, to: str) -> None:
         "я" * 3000,
     ],
 )
-def test_a_name_at_the_login_stays_a_name(guarded: ServedPage, user: str) -> None:
+def test_a_login_name_is_treated_as_plain_text(guarded: ServedPage, user: str) -> None:
     answer = login(guarded, user=user)
     assert answer.status == 303
     (cookie,) = answer.headers.get_all("Set-Cookie")
@@ -348,7 +344,7 @@ def test_a_name_at_the_login_stays_a_name(guarded: ServedPage, user: str) -> Non
     assert ask(guarded, "/", Cookie=cookie.partition(";")[0], **HTML).text.count("<script>") == 0
 
 
-def test_the_log_of_the_page_holds_no_token(guarded: ServedPage) -> None:
+def test_the_log_of_the_page_contains_no_token(guarded: ServedPage) -> None:
     ask(guarded, f"/?token={TOKEN}")
     login(guarded)
     act(guarded, "/login", {"user": "anna", "token": TOKEN + "x"}, Origin=guarded.origin)
@@ -369,7 +365,7 @@ def shown(redis_server: RedisServer, home: Path) -> Iterator[ServedPage]:
 @pytest.mark.parametrize(
     "path", [path for path, methods in routes() if "POST" in methods and path != "/login"]
 )
-def test_a_page_that_only_shows_takes_no_action(
+def test_a_read_only_page_accepts_no_action(
     shown: ServedPage, store: Client, job: str, path: str
 ) -> None:
     paths = {path, path.replace("/x", f"/{job}", 1)} | {
@@ -400,7 +396,7 @@ def test_a_page_that_only_shows_takes_no_action(
         "/static/templates/base.html",
     ],
 )
-def test_no_file_but_those_of_the_page_can_be_read(served: ServedPage, path: str) -> None:
+def test_only_files_of_the_page_can_be_read(served: ServedPage, path: str) -> None:
     answer = ask(served, path)
     assert answer.status in (400, 404, 405), answer.body[:200]
 
@@ -437,7 +433,7 @@ def test_no_file_but_those_of_the_page_can_be_read(served: ServedPage, path: str
         "/api/v1/nothing",
     ],
 )
-def test_an_odd_address_is_answered_with_a_sentence_and_not_with_a_traceback(
+def test_an_odd_address_is_answered_with_a_message_and_no_traceback(
     served: ServedPage, path: str
 ) -> None:
     answer = ask(served, path.replace(" ", "%20"))
@@ -446,7 +442,7 @@ def test_an_odd_address_is_answered_with_a_sentence_and_not_with_a_traceback(
     assert "X" not in answer.headers
 
 
-def test_every_answer_forbids_what_a_page_need_not_do(
+def test_every_response_has_restrictive_security_headers(
     served: ServedPage, guarded: ServedPage, job: str
 ) -> None:
     paths = ("/", f"/jobs/{job}", "/nothing", "/static/style.css", "/api/v1/nothing")
@@ -467,7 +463,7 @@ def test_every_answer_forbids_what_a_page_need_not_do(
     assert "no-store" in answers[0].headers["Cache-Control"]
 
 
-def test_a_body_without_end_is_cut_off(served: ServedPage, job: str) -> None:
+def test_an_endless_body_is_cut_off(served: ServedPage, job: str) -> None:
     with socket.create_connection(("127.0.0.1", served.port), timeout=60) as link:
         link.sendall(
             (
@@ -495,7 +491,7 @@ def test_a_body_without_end_is_cut_off(served: ServedPage, job: str) -> None:
 
 
 @pytest.mark.parametrize("length", [10**12, 70_000])
-def test_a_body_that_is_said_to_be_long_is_refused_before_it_is_sent(
+def test_a_body_with_a_large_declared_length_is_refused_before_it_is_sent(
     served: ServedPage, length: int
 ) -> None:
     with socket.create_connection(("127.0.0.1", served.port), timeout=60) as link:
@@ -505,7 +501,7 @@ def test_a_body_that_is_said_to_be_long_is_refused_before_it_is_sent(
         assert b" 413 " in link.recv(65536)
 
 
-def test_oversized_and_malformed_forms_do_nothing(
+def test_oversized_and_malformed_forms_have_no_effect(
     served: ServedPage, store: Client, job: str
 ) -> None:
     many = "&".join(f"f{number}=1" for number in range(1000))

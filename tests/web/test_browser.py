@@ -49,7 +49,7 @@ def origin() -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_page_without_fault_gives_no_complaint(browser: Browser, origin: str) -> None:
+def test_a_faultless_page_has_no_findings(browser: Browser, origin: str) -> None:
     with watched(browser, origin) as seen:
         seen.page.goto("/fine")
         assert violations(seen.page) == []
@@ -64,14 +64,14 @@ def test_a_page_without_fault_gives_no_complaint(browser: Browser, origin: str) 
         ("/elsewhere", "a request to elsewhere"),
     ],
 )
-def test_what_a_page_must_not_do_fails_its_test(
+def test_a_forbidden_behavior_of_a_page_fails_its_test(
     browser: Browser, origin: str, path: str, complaint: str
 ) -> None:
     with pytest.raises(AssertionError, match=complaint), watched(browser, origin) as seen:
         seen.page.goto(path)
 
 
-def test_a_button_without_a_name_is_a_violation_and_a_wide_page_overflows(
+def test_a_button_without_a_name_and_a_too_wide_page_are_reported(
     browser: Browser, origin: str
 ) -> None:
     with watched(browser, origin) as seen:

@@ -70,7 +70,7 @@ def look_again(page: Page) -> None:
     page.evaluate("htmx.trigger(document.body, 'again')")
 
 
-def test_a_screen_shows_what_happens_and_leaves_alone_what_a_person_types(
+def test_a_screen_shows_changes_and_keeps_text_being_typed(
     browser: Browser, served: ServedPage, store: Client
 ) -> None:
     job = store.submit(SPEC)
@@ -94,7 +94,7 @@ def test_a_screen_shows_what_happens_and_leaves_alone_what_a_person_types(
     assert event["text"] == "the source is wrong"
 
 
-def test_a_part_of_a_page_that_is_loaded_alone_leaves_the_title_of_the_page(
+def test_loading_a_part_of_a_page_keeps_the_title_of_the_page(
     browser: Browser, served: ServedPage, store: Client
 ) -> None:
     job = store.submit(SPEC)
@@ -111,7 +111,7 @@ def test_a_part_of_a_page_that_is_loaded_alone_leaves_the_title_of_the_page(
         assert page.title() == "load of night · Unstuck"
 
 
-def test_a_reason_is_in_sight_in_a_narrow_window(
+def test_a_reason_is_visible_in_a_narrow_window(
     browser: Browser, served: ServedPage, store: Client
 ) -> None:
     """A filter that a person changes stays while the screen is refreshed."""
@@ -145,7 +145,7 @@ def test_a_reason_is_in_sight_in_a_narrow_window(
         assert page.url.endswith("?name=&state=RUNNING&order=#groups")
 
 
-def test_what_has_not_changed_is_not_sent_again(
+def test_unchanged_content_is_not_sent_again(
     browser: Browser, served: ServedPage, store: Client
 ) -> None:
     with watched(browser, served.origin) as seen:
@@ -178,7 +178,7 @@ def test_a_background_tab_sends_no_request(browser: Browser, served: ServedPage)
 
 
 @pytest.mark.variant
-def test_while_redis_is_away_the_last_answer_stays_with_the_sentence_above_it(
+def test_while_redis_is_unreachable_the_last_answer_stays_with_a_message(
     browser: Browser, server: RedisServer, served: ServedPage, store: Client
 ) -> None:
     job = store.submit({**SPEC, "name": "still-here"})

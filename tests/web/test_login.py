@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.variant
-def test_the_file_that_up_writes_logs_in_and_leaves_no_token_in_the_address(
+def test_the_file_written_by_up_logs_in_and_leaves_no_token_in_the_address(
     browser: Browser, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     home = Home(tmp_path)

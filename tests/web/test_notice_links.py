@@ -17,7 +17,7 @@ LOAD = {"name": "load", "spark": False, "steps": [{"python": "steps:load"}]}
 
 
 @pytest.mark.parametrize("ending", ["", "/"])
-def test_the_link_of_a_notice_opens_its_job_or_its_schedule(
+def test_the_link_of_a_notice_opens_its_job_or_schedule(
     redis_server: RedisServer, tmp_path: Path, ending: str
 ) -> None:
     with Client(

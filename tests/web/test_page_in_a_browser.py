@@ -156,7 +156,7 @@ def test_a_job_view_updates_without_a_reload(
         wait_until(lambda: "FINISHED" in page.title(), 20, "the title of the tab to follow")
 
 
-def test_a_pause_by_the_button_is_in_the_event_log_and_the_command_beside_it_does_the_same(
+def test_pausing_by_the_button_is_recorded_and_the_shown_command_is_equivalent(
     seen: Watched, client: Client, job: str, gate: Path
 ) -> None:
     page = seen.page
@@ -176,7 +176,7 @@ def test_a_pause_by_the_button_is_in_the_event_log_and_the_command_beside_it_doe
 
 
 @pytest.mark.variant
-def test_a_killed_worker_shows_as_a_lost_attempt_and_the_job_goes_on(
+def test_a_killed_worker_appears_as_a_lost_attempt_and_the_job_continues(
     seen: Watched, client: Client, job: str, gate: Path
 ) -> None:
     page = seen.page
@@ -196,7 +196,7 @@ def test_a_killed_worker_shows_as_a_lost_attempt_and_the_job_goes_on(
 
 
 @pytest.mark.variant
-def test_an_outage_of_redis_is_said_and_the_page_goes_on_after_it(
+def test_a_redis_outage_is_reported_and_the_page_recovers(
     seen: Watched, server: RedisServer, job: str, gate: Path
 ) -> None:
     page = seen.page
@@ -290,7 +290,7 @@ def full(client: Client) -> str:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
-def test_every_screen_can_be_used_by_people_with_weak_eyes_and_with_a_screen_reader(
+def test_every_screen_passes_the_accessibility_checks(
     browser: Browser, served: ServedPage, full: str, scheme: str
 ) -> None:
     with watched(browser, served.origin, color_scheme=scheme) as seen:
@@ -334,7 +334,7 @@ def test_the_page_works_without_javascript(
 
 
 @pytest.mark.variant
-def test_the_keyboard_alone_reaches_a_job_and_pauses_it(
+def test_a_job_can_be_reached_and_paused_by_keyboard(
     seen: Watched, client: Client, job: str, gate: Path
 ) -> None:
     page = seen.page
@@ -366,7 +366,7 @@ def press_until(page: Page, wanted: str, what: str) -> None:
 
 
 @pytest.mark.variant
-def test_a_page_that_only_shows_has_no_button(
+def test_a_read_only_page_has_no_buttons(
     browser: Browser, fleet: StreamFleet, home: Path, full: str
 ) -> None:
     with (

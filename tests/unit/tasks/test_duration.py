@@ -34,7 +34,7 @@ from unstuck.tasks.time_zone import in_zone
         (LONGEST, LONGEST),
     ],
 )
-def test_a_duration_is_read_in_seconds(value: Any, seconds: float) -> None:
+def test_a_duration_is_parsed_to_seconds(value: Any, seconds: float) -> None:
     assert parse_duration(value) == seconds
 
 
@@ -59,7 +59,7 @@ def test_a_duration_is_read_in_seconds(value: Any, seconds: float) -> None:
     ],
     ids=lambda value: "10**5000" if isinstance(value, int) and value > 1e15 else repr(value)[:20],
 )
-def test_what_is_no_duration_is_refused_with_a_short_sentence(value: Any) -> None:
+def test_an_invalid_duration_is_refused_with_a_short_message(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^expected a duration") as caught:
         parse_duration(value)
     assert len(str(caught.value)) < 200
@@ -75,9 +75,7 @@ def test_what_is_no_duration_is_refused_with_a_short_sentence(value: Any) -> Non
         ("2026-03-29T03:30", "2026-03-29T01:30Z"),
     ],
 )
-def test_a_moment_on_the_night_of_a_clock_change_is_read_on_the_local_clock(
-    text: str, instant: str
-) -> None:
+def test_an_instant_around_a_clock_change_is_parsed_as_local_time(text: str, instant: str) -> None:
     with in_zone("Europe/Berlin"):
         assert since_time(text) == datetime.fromisoformat(instant).timestamp()
 
@@ -85,7 +83,7 @@ def test_a_moment_on_the_night_of_a_clock_change_is_read_on_the_local_clock(
 @given(
     st.from_regex(r"\A([0-9]{1,9}(\.[0-9]{1,3})?(ms|s|m|h|d)){0,3}\Z") | st.floats() | st.integers()
 )
-def test_a_duration_that_is_read_can_be_stored_and_read_again(value: Any) -> None:
+def test_a_parsed_duration_can_be_stored_and_read_back(value: Any) -> None:
     try:
         seconds = parse_duration(value)
     except ValueError:
@@ -95,7 +93,7 @@ def test_a_duration_that_is_read_can_be_stored_and_read_again(value: Any) -> Non
 
 @pytest.mark.variant
 @given(st.text("0123456789.dhms ", max_size=8))
-def test_the_schema_for_editors_takes_the_same_words(text: str) -> None:
+def test_the_schema_for_editors_accepts_the_same_durations(text: str) -> None:
     (pattern,) = set(re.findall(r'"pattern": ("\^\\\\s[^"]*")', schema.schema_text()))
     try:
         parse_duration(text)

@@ -26,7 +26,7 @@ def arms(tmp_path: Path) -> Iterator[Path]:
     points.arm(None)
 
 
-def test_an_armed_process_strikes_once_for_the_job_that_was_meant(arms: Path) -> None:
+def test_an_armed_process_fails_once_for_the_intended_job(arms: Path) -> None:
     reach(Point.AFTER_MARKER, "a")  # nothing was ordered
     shot = order(arms, Point.AFTER_MARKER, Effect.RAISE, "a")
     reach(Point.AFTER_MARKER, "b")
@@ -38,7 +38,7 @@ def test_an_armed_process_strikes_once_for_the_job_that_was_meant(arms: Path) ->
     reach(Point.AFTER_MARKER, "a")  # and never again
 
 
-def test_a_shot_for_any_job_strikes_whoever_comes_first_and_a_lost_reply_is_that_of_redis(
+def test_a_failpoint_for_any_job_fires_at_the_first_job(
     arms: Path,
 ) -> None:
     order(arms, Point.AFTER_COMMIT, Effect.LOSE)
@@ -47,7 +47,7 @@ def test_a_shot_for_any_job_strikes_whoever_comes_first_and_a_lost_reply_is_that
     reach(Point.AFTER_COMMIT, "the next")
 
 
-def test_nothing_that_ships_arms_a_process() -> None:
+def test_product_code_never_arms_a_failpoint() -> None:
     folders = ("tasks", "coordinator", "src", "scripts", "examples")
     shipped = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
     shipped += [
@@ -60,7 +60,7 @@ def test_nothing_that_ships_arms_a_process() -> None:
     assert armed == []
 
 
-def test_every_point_is_reached_at_exactly_one_place_of_the_code() -> None:
+def test_every_failpoint_occurs_at_exactly_one_place_in_the_code() -> None:
     source = "\n".join(
         file.read_text()
         for room in ("tasks", "coordinator")
@@ -71,7 +71,7 @@ def test_every_point_is_reached_at_exactly_one_place_of_the_code() -> None:
     }
 
 
-def test_the_page_names_each_point_and_each_effect() -> None:
+def test_the_page_documents_each_failpoint_and_each_effect() -> None:
     page = (ROOT / "docs" / "internals" / "failpoints.md").read_text()
     named = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
     assert sorted(named) == sorted([*Point, *Effect])

@@ -36,7 +36,7 @@ def line(**fields: Any) -> dict[str, Any]:
     return dict(json.loads(written))
 
 
-def test_a_line_is_about_the_work_of_its_thread_and_of_no_other() -> None:
+def test_a_log_line_names_only_the_work_of_its_own_thread() -> None:
     seen: list[dict[str, Any]] = []
     with about(job="j"):
         with about(group="g"):
@@ -54,7 +54,7 @@ def test_a_line_is_about_the_work_of_its_thread_and_of_no_other() -> None:
     assert "job" not in line()
 
 
-def test_all_threads_of_a_process_that_does_one_thing_are_about_it() -> None:
+def test_all_threads_of_a_single_purpose_process_log_its_work() -> None:
     seen: list[dict[str, Any]] = []
     process_is_about(job="j", attempt=2)
     try:
@@ -67,17 +67,17 @@ def test_all_threads_of_a_process_that_does_one_thing_are_about_it() -> None:
     assert "job" not in line()
 
 
-def test_half_of_a_surrogate_pair_makes_no_line_that_others_cannot_read() -> None:
+def test_a_lone_surrogate_does_not_make_a_log_line_unreadable() -> None:
     assert line(msg="bad \ud83d, good \U0001f600")["message"] == "bad ?, good \U0001f600"
 
 
-def test_an_extra_never_replaces_a_field_of_ours() -> None:
+def test_an_extra_never_replaces_a_built_in_field() -> None:
     assert line(level="x", time=7, job="other", rows=3)["level"] == "INFO"
     with about(job="j"):
         assert line(job="other")["job"] == "j"
 
 
-def test_json_reads_as_the_text_that_would_have_been_written() -> None:
+def test_json_lines_convert_back_to_the_equivalent_text() -> None:
     try:
         raise ValueError("böom\x1b[31m")
     except ValueError:
@@ -106,7 +106,7 @@ def as_json(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.cache_clear()
 
 
-def test_the_handlers_of_a_user_keep_their_form(as_json: None) -> None:
+def test_log_handlers_of_the_user_keep_their_format(as_json: None) -> None:
     assert celery_app.app is not None
     logger = logging.Logger("root of a worker")
     own, theirs = logging.StreamHandler(), logging.StreamHandler()

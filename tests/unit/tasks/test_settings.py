@@ -16,7 +16,7 @@ from unstuck.doctor.installation_checks import of_settings
 from unstuck.tasks.settings import Settings, describe_invalid
 
 
-def test_a_long_lease_changes_nothing_else() -> None:
+def test_a_long_lease_changes_no_other_setting() -> None:
     long = Settings(lease_ttl=600.0)
     assert (long.lease_renew, long.sweep_every, long.lock_ttl, long.report_idle) == (
         3.0,
@@ -27,7 +27,7 @@ def test_a_long_lease_changes_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("ttl", [0.5, 3.0, 10.0, 15.0, 60.0])
-def test_a_lease_of_any_length_alone_leaves_settings_that_fit(ttl: float) -> None:
+def test_changing_only_the_lease_keeps_the_settings_consistent(ttl: float) -> None:
     assert [
         finding for finding in of_settings(Settings(lease_ttl=ttl)) if finding.level is not Level.OK
     ] == []
@@ -36,19 +36,19 @@ def test_a_lease_of_any_length_alone_leaves_settings_that_fit(ttl: float) -> Non
 @pytest.mark.parametrize(
     "said", [{"lease_renew": 2.0}, {"lock_ttl": 4.0}, {"report_idle": 7.0}, {"sweep_every": 2.0}]
 )
-def test_what_was_said_stays_as_it_was_said(said: dict[str, Any]) -> None:
+def test_explicit_settings_are_kept(said: dict[str, Any]) -> None:
     settings = Settings(lease_ttl=3.0, **said)
     assert {name: getattr(settings, name) for name in said} == said
 
 
-def test_the_environment_says_as_much_as_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_equivalent_to_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNSTUCK_LEASE_TTL", "3s")
     monkeypatch.setenv("UNSTUCK_LOCK_TTL", "2s")
     settings = Settings()
     assert (settings.lease_renew, settings.lock_ttl, settings.report_idle) == (0.6, 2.0, 1.0)
 
 
-def test_a_variable_that_is_set_to_nothing_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in Settings.model_fields:
         monkeypatch.delenv(f"UNSTUCK_{name.upper()}", raising=False)
     unset = Settings()
@@ -65,7 +65,7 @@ def test_a_variable_that_is_set_to_nothing_counts_as_unset(monkeypatch: pytest.M
         *("unix:///run/r.sock?db=3&password=p%40w", "unix://me:p%40w@/run/r.sock"),
     ],
 )
-def test_the_address_of_a_redis_stays_as_it_was_given(url: str) -> None:
+def test_a_redis_address_is_kept_as_given(url: str) -> None:
     assert Settings(redis_url=url).redis_url == url
 
 
@@ -82,7 +82,7 @@ def test_the_address_of_a_redis_stays_as_it_was_given(url: str) -> None:
         ("redis://h:1/secret", "must be the number of a database"),
     ],
 )
-def test_what_is_no_address_of_a_redis_is_refused_without_its_password(url: str, why: str) -> None:
+def test_an_invalid_redis_address_is_refused_without_its_password(url: str, why: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Settings(redis_url=url)
     said = describe_invalid(caught.value)
@@ -94,9 +94,7 @@ def test_what_is_no_address_of_a_redis_is_refused_without_its_password(url: str,
 
 
 @pytest.mark.variant
-def test_programs_of_celery_say_in_a_sentence_which_setting_is_wrong_and_end_with_2_at_once() -> (
-    None
-):
+def test_celery_programs_report_an_invalid_setting_and_exit_with_2() -> None:
     """A bare word as address once made them try a RabbitMQ of that name for ever."""
     programs = {
         ("unstuck.tasks", "worker"): {"UNSTUCK_REDIS_URL": "foo"},
@@ -136,7 +134,7 @@ def test_programs_of_celery_say_in_a_sentence_which_setting_is_wrong_and_end_wit
         ('{"file:///srv/a": 30}', (30, None)),
     ],
 )
-def test_how_many_versions_are_kept_is_said_for_all_warehouses_or_for_each(
+def test_the_number_of_kept_versions_is_set_globally_or_per_warehouse(
     monkeypatch: pytest.MonkeyPatch, said: str | None, kept: tuple[int | None, int | None]
 ) -> None:
     if said is not None:
@@ -156,7 +154,7 @@ def test_how_many_versions_are_kept_is_said_for_all_warehouses_or_for_each(
         ('{"s3://key:word@b/c": 3}', "the address s3://… holds a user or a key"),
     ],
 )
-def test_a_wrong_number_of_versions_is_refused(said: str, why: str) -> None:
+def test_an_invalid_number_of_versions_is_refused(said: str, why: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Settings(keep_versions=said)  # type: ignore[arg-type]
     told = describe_invalid(caught.value)

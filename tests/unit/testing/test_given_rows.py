@@ -28,21 +28,21 @@ BEN = {"id": 2, "name": "ben"}
     ],
     ids=["rows", "iterator", "arrow", "pandas", "polars"],
 )
-def test_rows_and_frames_of_any_library_are_published_as_given(
+def test_rows_and_frames_of_any_library_are_published_unchanged(
     unstuck: Unstuck, given: Any
 ) -> None:
     assert unstuck.publish("customers", given) == 1
     assert unstuck.rows("customers") == [ANN, BEN]
 
 
-def test_a_column_that_a_row_lacks_is_null(unstuck: Unstuck) -> None:
+def test_a_column_missing_in_a_row_is_null(unstuck: Unstuck) -> None:
     unstuck.publish("customers", [{"id": 1}, BEN])
     unstuck.publish("customers", [{"id": 3}], mode="append")
     found = unstuck.rows("customers", order_by="id")
     assert found == [{"id": 1, "name": None}, BEN, {"id": 3, "name": None}]
 
 
-def test_a_schema_gives_types_and_refuses_a_value_that_does_not_fit(unstuck: Unstuck) -> None:
+def test_a_schema_sets_types_and_refuses_mismatched_values(unstuck: Unstuck) -> None:
     schema = "id BIGINT, day DATE, amount DECIMAL(10,2)"
     unstuck.publish("sales", [{"id": 1, "day": datetime.date(2026, 3, 29)}], schema=schema)
     assert unstuck.rows("sales") == [{"id": 1, "day": datetime.date(2026, 3, 29), "amount": None}]
@@ -52,7 +52,7 @@ def test_a_schema_gives_types_and_refuses_a_value_that_does_not_fit(unstuck: Uns
     assert len(unstuck.rows("sales")) == 1
 
 
-def test_no_rows_need_a_schema(unstuck: Unstuck) -> None:
+def test_empty_rows_require_a_schema(unstuck: Unstuck) -> None:
     with pytest.raises(
         ValueError, match="customers has no rows, and so no columns: give them, as schema="
     ):
@@ -63,7 +63,7 @@ def test_no_rows_need_a_schema(unstuck: Unstuck) -> None:
 
 
 @pytest.mark.parametrize("wrong", [ANN, "id", 7, [1, 2], [ANN, None]], ids=repr)
-def test_what_is_no_rows_is_refused_by_its_name(unstuck: Unstuck, wrong: Any) -> None:
+def test_a_value_that_is_not_rows_is_refused_by_its_name(unstuck: Unstuck, wrong: Any) -> None:
     with pytest.raises(TypeError, match="customers is a list of rows"):
         unstuck.publish("customers", wrong)
 
@@ -75,7 +75,7 @@ def test_values_of_two_types_in_one_column_are_refused_by_name(unstuck: Unstuck)
         unstuck.publish("customers", [{"id": 1}, {"id": "two"}])
 
 
-def test_a_dataset_is_replaced_or_appended_to_and_one_that_is_not_there_is_an_error(
+def test_a_dataset_is_replaced_or_appended_to_and_a_missing_one_is_an_error(
     unstuck: Unstuck,
 ) -> None:
     unstuck.publish("customers", [ANN])
@@ -88,6 +88,6 @@ def test_a_dataset_is_replaced_or_appended_to_and_one_that_is_not_there_is_an_er
         unstuck.rows("clients")
 
 
-def test_two_tests_have_two_warehouses(unstuck: Unstuck) -> None:
+def test_two_tests_have_separate_warehouses(unstuck: Unstuck) -> None:
     with pytest.raises(DatasetNotFound, match="nothing yet"):
         unstuck.rows("customers")

@@ -24,7 +24,7 @@ def of_region(spark: None, ctx: Any, region: int, least: int = 0) -> Any:
     return orders.filter(pc.equal(orders["region"], region))
 
 
-def test_a_step_gets_its_inputs_and_parameters_and_its_frame_is_read_back(unstuck: Unstuck) -> None:
+def test_a_step_gets_inputs_and_parameters_and_its_frame_is_read_back(unstuck: Unstuck) -> None:
     done = unstuck.step(of_region, inputs={"orders": ORDERS}, params={"region": 2}, spark=False)
     assert done.rows() == [ORDERS[0]]
     assert list(done.frame()["id"]) == [1]
@@ -45,7 +45,7 @@ def test_a_step_may_be_a_partial_or_a_lambda(unstuck: Unstuck) -> None:
     )
 
 
-def test_a_step_writes_several_outputs_and_reads_results_and_what_is_published(
+def test_a_step_writes_several_outputs_and_reads_results_and_published_data(
     unstuck: Unstuck,
 ) -> None:
     def both(spark: None, ctx: Any) -> str:
@@ -76,7 +76,7 @@ def test_an_input_without_rows_has_the_columns_of_its_schema(unstuck: Unstuck) -
     )
 
 
-def test_the_error_of_a_step_is_that_of_the_test_and_a_call_that_does_not_fit_is_refused(
+def test_a_step_error_propagates_to_the_test_and_a_mismatched_call_is_refused(
     unstuck: Unstuck,
 ) -> None:
     def fails(spark: None, ctx: Any) -> None:
@@ -90,7 +90,7 @@ def test_the_error_of_a_step_is_that_of_the_test_and_a_call_that_does_not_fit_is
         unstuck.step(of_region, inputs={"order": ORDERS}, params={"region": 2}, spark=False)
 
 
-def test_what_a_worker_would_refuse_is_refused(unstuck: Unstuck) -> None:
+def test_values_refused_by_a_worker_are_also_refused_in_tests(unstuck: Unstuck) -> None:
     def records(spark: None, ctx: Any) -> None:
         ctx.result("at", object())
 
@@ -103,7 +103,7 @@ def test_what_a_worker_would_refuse_is_refused(unstuck: Unstuck) -> None:
         unstuck.step(writes, inputs={"orders": ORDERS}, spark=False)
 
 
-def test_a_step_runs_in_the_zone_of_the_fleet_and_the_test_in_its_own(
+def test_a_step_runs_in_the_time_zone_of_the_fleet_and_the_test_in_its_own(
     unstuck: Unstuck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")

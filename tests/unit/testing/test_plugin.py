@@ -20,7 +20,7 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_a_project_that_does_not_use_the_plugin_imports_nothing_of_ours_but_it(
+def test_a_project_without_the_plugin_fixture_imports_only_the_plugin(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "test_other.py").write_text(
@@ -32,7 +32,7 @@ def test_a_project_that_does_not_use_the_plugin_imports_nothing_of_ours_but_it(
     assert done.returncode == 0, done.stdout
 
 
-def test_a_test_asks_for_the_fixture_and_configures_nothing(tmp_path: Path) -> None:
+def test_a_test_requests_the_fixture_without_configuration(tmp_path: Path) -> None:
     (tmp_path / "test_shop.py").write_text(
         "from unstuck.testing import Unstuck\n"
         "def test_rows(unstuck: Unstuck):\n"
@@ -45,7 +45,7 @@ def test_a_test_asks_for_the_fixture_and_configures_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.variant
-def test_an_assertion_that_fails_shows_why_the_job_did(tmp_path: Path) -> None:
+def test_a_failed_assertion_shows_why_the_job_failed(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text(
         "def load(spark, ctx):\n    raise TimeoutError('no answer of the shop')\n"
     )
@@ -69,7 +69,7 @@ def test_an_assertion_that_fails_shows_why_the_job_did(tmp_path: Path) -> None:
 
 
 @pytest.mark.variant
-def test_ctrl_c_and_the_end_of_a_test_by_pytest_are_no_failure_of_a_step(tmp_path: Path) -> None:
+def test_ctrl_c_and_pytest_outcomes_are_not_step_failures(tmp_path: Path) -> None:
     (tmp_path / "test_shop.py").write_text(
         "import os, signal, time\nimport pytest\n"
         "def skipped(spark, ctx):\n    pytest.skip('as a limit of pytest-timeout fails a test')\n"

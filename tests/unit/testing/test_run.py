@@ -52,7 +52,7 @@ def shop(format: str = "json", **stream: Any) -> dict[str, Any]:
 DAY = {"day": "2026-01-01"}
 
 
-def test_a_run_that_finished_has_its_outputs_results_and_groups(
+def test_a_finished_run_has_its_outputs_results_and_groups(
     unstuck: Unstuck, told: list[str]
 ) -> None:
     unstuck.arrive("events", [ONE, TWO])
@@ -76,7 +76,7 @@ def test_a_run_that_finished_has_its_outputs_results_and_groups(
         run.rows("totla")
 
 
-def test_a_group_fails_as_often_as_it_is_told_to_and_waits_take_no_time(unstuck: Unstuck) -> None:
+def test_a_group_fails_the_requested_number_of_times_without_waiting(unstuck: Unstuck) -> None:
     unstuck.arrive("events", [ONE, TWO])
     run = unstuck.run(shop(), DAY, fail={"by_region[1]": TimeoutError("no answer")}, times=2)
     assert run.finished
@@ -85,7 +85,7 @@ def test_a_group_fails_as_often_as_it_is_told_to_and_waits_take_no_time(unstuck:
     assert waited[-1] - waited[0] > 400  # on the clock of the job
 
 
-def test_a_fork_that_is_to_fail_fails_in_each_member_and_an_unknown_group_is_refused(
+def test_an_injected_failure_of_a_fork_fails_each_member(
     unstuck: Unstuck,
 ) -> None:
     unstuck.arrive("events", [ONE, TWO])
@@ -98,7 +98,7 @@ def test_a_fork_that_is_to_fail_fails_in_each_member_and_an_unknown_group_is_ref
 @pytest.mark.parametrize(
     ("error", "attempts"), [(TimeoutError("no answer"), 3), (Unrecoverable("no such shop"), 1)]
 )
-def test_a_run_that_failed_says_why_and_has_published_nothing(
+def test_a_failed_run_has_a_reason_and_publishes_nothing(
     unstuck: Unstuck, told: list[str], error: Exception, attempts: int
 ) -> None:
     unstuck.arrive("events", [ONE, TWO])
@@ -165,14 +165,14 @@ def test_rows_arrive_in_the_format_of_the_stream(
 
 
 @pytest.mark.parametrize("format", ["json", "csv", "text"])
-def test_lines_arrive_as_they_are(unstuck: Unstuck, format: str) -> None:
+def test_lines_arrive_unchanged(unstuck: Unstuck, format: str) -> None:
     schema = "value STRING" if format == "text" else "id BIGINT, region INT"
     unstuck.arrive("events", ['{"id": 1, "region": 2}'] if format == "json" else ["1,2"])
     run = unstuck.run(shop(format, schema=schema), DAY)
     assert run.rows("orders") == [{**({"value": "1,2"} if format == "text" else ONE), **DAY}]
 
 
-def test_the_content_of_a_file_arrives_as_it_is(unstuck: Unstuck, tmp_path: Path) -> None:
+def test_the_content_of_a_file_arrives_unchanged(unstuck: Unstuck, tmp_path: Path) -> None:
     unstuck.arrive("events", '{"id": 1, "region": 2}\n{"id": 2, "reg', file="broken{1}.json")
     run = unstuck.run(shop(), DAY)
     assert "broken{1}.json" in run.why()
@@ -188,7 +188,7 @@ def test_the_content_of_a_file_arrives_as_it_is(unstuck: Unstuck, tmp_path: Path
     ]
 
 
-def test_what_arrives_for_no_stream_of_the_job_is_refused_before_it_runs(unstuck: Unstuck) -> None:
+def test_arrivals_for_an_unknown_stream_are_refused_before_the_run(unstuck: Unstuck) -> None:
     unstuck.arrive("event", [ONE])
     with pytest.raises(
         ValueError, match=r"arrive\('event'\): the job shop has no such stream; there are: events"
@@ -198,7 +198,7 @@ def test_what_arrives_for_no_stream_of_the_job_is_refused_before_it_runs(unstuck
         unstuck.arrive("events", 7)
 
 
-def test_a_kafka_topic_is_refused_with_what_can_be_tested(unstuck: Unstuck) -> None:
+def test_a_kafka_topic_is_refused_with_the_testable_alternative(unstuck: Unstuck) -> None:
     spec = shop()
     topic = {"stream": "kafka://broker/orders", "format": "json", "schema": "id BIGINT"}
     spec["groups"][0]["inputs"] = {"events": topic}
@@ -206,7 +206,9 @@ def test_a_kafka_topic_is_refused_with_what_can_be_tested(unstuck: Unstuck) -> N
         unstuck.run(spec, DAY)
 
 
-def test_a_published_dataset_is_read_and_an_expectation_refused(unstuck: Unstuck) -> None:
+def test_a_published_dataset_is_readable_and_a_failed_expectation_is_reported(
+    unstuck: Unstuck,
+) -> None:
     spec = {
         "name": "regions",
         "outputs": {"one": {"expect": {"rows": {"min": 2}}}},
@@ -230,7 +232,7 @@ def of_region(spark: None, ctx: Any, region: int) -> Any:
     return ctx.input("orders")
 
 
-def test_a_job_is_a_value_a_file_or_a_name(unstuck: Unstuck, tmp_path: Path) -> None:
+def test_a_job_is_given_as_a_value_a_file_or_a_name(unstuck: Unstuck, tmp_path: Path) -> None:
     unstuck.publish("orders", [ONE])
     (tmp_path / "job.json").write_text(json.dumps(job.spec().dumped()))
     spec = JobSpec.from_file(tmp_path / "job.json")
@@ -249,7 +251,7 @@ def test_a_job_is_a_value_a_file_or_a_name(unstuck: Unstuck, tmp_path: Path) -> 
         unstuck.run(job)
 
 
-def test_a_part_of_a_job_reads_what_is_published_of_the_others(unstuck: Unstuck) -> None:
+def test_a_partial_run_reads_published_outputs_of_other_groups(unstuck: Unstuck) -> None:
     spec = shop()
     spec["groups"][0]["inputs"] = {
         "events": {"stream": "kafka://b/t", "format": "json", "schema": SCHEMA}
@@ -281,7 +283,7 @@ def test_a_part_of_a_job_reads_what_is_published_of_the_others(unstuck: Unstuck)
         (datetime.datetime(2026, 1, 1, 2, 30), "2026-01-01T02:30:00+01:00"),
     ],
 )
-def test_the_run_at_a_moment_is_that_of_the_newest_tick_on_the_clock_of_the_schedule(
+def test_a_run_at_an_instant_uses_the_newest_tick_of_the_schedule(
     unstuck: Unstuck, when: Any, tick: str
 ) -> None:
     run = unstuck.at(when, shop())
@@ -298,7 +300,7 @@ def test_the_job_of_a_tick_runs_with_its_parameters_at_its_time(unstuck: Unstuck
     assert began.isoformat()[:16] == "2026-03-29T01:00"
 
 
-def test_the_rows_of_a_tick_are_judged_as_of_the_tick(unstuck: Unstuck) -> None:
+def test_freshness_in_the_run_of_a_tick_is_measured_at_the_tick(unstuck: Unstuck) -> None:
     """`over: 1d` counts the rows of the day before the tick, though all runs are of today."""
     rules = {"rules": {"ok": "n > 0"}, "max_rejected_ratio": 0.2, "over": "1d"}
     spec = {
@@ -316,14 +318,14 @@ def test_the_rows_of_a_tick_are_judged_as_of_the_tick(unstuck: Unstuck) -> None:
     assert "1 of 2 rows of counted were rejected in 1 runs" in alone.why()
 
 
-def test_the_steps_of_a_tick_have_the_zone_of_their_schedule(unstuck: Unstuck) -> None:
+def test_steps_of_a_tick_use_the_time_zone_of_their_schedule(unstuck: Unstuck) -> None:
     step = {"sql": "SELECT current_timezone() AS zone", "output": "zones"}
     berlin = {"cron": "30 2 * * *", "zone": "Europe/Berlin"}
     spec = {"name": "zones", "schedule": berlin, "groups": [{"name": "a", "steps": [step]}]}
     assert unstuck.at("2026-03-29 02:30", spec).run().rows("zones") == [{"zone": "Europe/Berlin"}]
 
 
-def test_the_ticks_of_a_night_of_daylight_saving_are_one(unstuck: Unstuck) -> None:
+def test_a_tick_repeated_by_daylight_saving_occurs_once(unstuck: Unstuck) -> None:
     for night in ("2026-03-28", "2026-03-29", "2026-10-25"):
         end = (datetime.date.fromisoformat(night) + datetime.timedelta(days=1)).isoformat()
         assert len(unstuck.ticks(shop(), night, end)) == 1
@@ -332,7 +334,7 @@ def test_the_ticks_of_a_night_of_daylight_saving_are_one(unstuck: Unstuck) -> No
     assert [tick.hour for tick in found] == [0, 1, 2]
 
 
-def test_a_job_without_a_schedule_has_no_run_at_a_moment(unstuck: Unstuck) -> None:
+def test_a_job_without_a_schedule_cannot_run_at_an_instant(unstuck: Unstuck) -> None:
     spec = {name: value for name, value in shop().items() if name not in ("schedule", "params")}
     with pytest.raises(ValueError, match="the job shop has no schedule:"):
         unstuck.at("2026-01-01", spec)
@@ -344,7 +346,7 @@ def added(spark: Any, ctx: Any) -> pa.Table:
     return pa.concat_tables([ctx.input("before"), pa.table({"id": [ctx.input("before").num_rows]})])
 
 
-def test_an_input_that_may_be_absent_has_its_columns_and_no_rows_until_it_is_published(
+def test_an_optional_input_has_its_columns_and_no_rows_until_published(
     unstuck: Unstuck,
 ) -> None:
     before = {"dataset": "numbers", "if_absent": "id BIGINT"}
@@ -354,13 +356,13 @@ def test_an_input_that_may_be_absent_has_its_columns_and_no_rows_until_it_is_pub
         assert unstuck.run(spec).rows("numbers", order_by="id") == [{"id": n} for n in range(count)]
 
 
-def test_columns_of_an_absent_input_that_are_none_are_refused(unstuck: Unstuck) -> None:
+def test_invalid_columns_of_an_absent_input_are_refused(unstuck: Unstuck) -> None:
     inputs = {"before": {"dataset": "numbers", "if_absent": "id"}}
     with pytest.raises(SpecError, match="'id' is no column; expected names and types"):
         unstuck.run({"name": "job", "groups": [group("add", "load", "numbers", inputs=inputs)]})
 
 
-def test_streams_of_one_name_are_distinguished_by_their_groups(unstuck: Unstuck) -> None:
+def test_streams_with_one_name_are_distinguished_by_their_groups(unstuck: Unstuck) -> None:
     streams = [
         {"events": {"stream": f"/in/{n}", "format": "json", "schema": SCHEMA}} for n in (1, 2)
     ]
@@ -401,7 +403,7 @@ def nothing(spark: Any, ctx: Any) -> pa.Table:
     return pa.table({"id": pa.array([], pa.int64())})
 
 
-def test_an_output_of_a_skipped_group_is_not_missing_and_stays_as_it_was(unstuck: Unstuck) -> None:
+def test_an_output_of_a_skipped_group_is_not_missing_and_stays_unchanged(unstuck: Unstuck) -> None:
     unstuck.publish("extra", [{"id": 9}])
     quiet = unstuck.run(forked(["orders", "extra", "by_id", "behind"], more=0))
     assert (quiet.finished, quiet.published) == (True, ["orders"])
@@ -445,7 +447,7 @@ def both(spark: Any, ctx: Any) -> pa.Table:
     return pa.concat_tables([ctx.input(name) for name in ("full", "more", "short")])
 
 
-def test_the_output_of_a_branch_that_was_not_taken_is_read_without_rows_in_its_declared_columns(
+def test_the_output_of_an_untaken_branch_is_empty_with_its_declared_columns(
     unstuck: Unstuck, told: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     columns = {"columns": {"id": "bigint"}}
@@ -466,7 +468,7 @@ def test_the_output_of_a_branch_that_was_not_taken_is_read_without_rows_in_its_d
     ],
     ids=str,
 )
-def test_a_day_is_cut_in_the_zone_of_the_schedule_or_of_the_job(
+def test_a_day_is_bounded_in_the_zone_of_the_schedule_or_job(
     unstuck: Unstuck, zone: dict[str, Any], day: str
 ) -> None:
     at = datetime.datetime(2026, 3, 1, 23, 30, tzinfo=datetime.UTC)

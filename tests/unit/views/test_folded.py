@@ -13,7 +13,7 @@ def job(
     return JobInfo(id=name, name=name, status=status, schedule=schedule, backfill=backfill)
 
 
-def test_runs_of_a_backfill_are_one_line_and_so_are_earlier_runs_that_have_finished() -> None:
+def test_backfill_runs_and_earlier_finished_runs_are_folded_into_lines() -> None:
     failed = job("n3", Status.FAILED, "nightly")
     jobs = [
         job("alone"),

@@ -31,7 +31,7 @@ def events(hand: ByHand, job: str, kind: str) -> list[dict[str, object]]:
     return [event for _, event in hand.client.events(job) if event["kind"] == kind]
 
 
-def test_a_command_is_on_record_by_name_with_its_reason_and_says_that_it_came_from_the_page(
+def test_a_command_of_the_page_is_recorded_with_user_reason_and_origin(
     browser: TestClient, hand: ByHand
 ) -> None:
     job = hand.submit({"name": "load"})
@@ -57,7 +57,7 @@ def test_the_event_log_names_the_logged_in_user(
     assert [event["by"] for event in events(hand, job, "USER_CANCEL")] == ["ann (page)"]
 
 
-def test_a_refusal_is_shown_with_its_sentence(browser: TestClient, hand: ByHand) -> None:
+def test_a_refusal_is_shown_with_its_message(browser: TestClient, hand: ByHand) -> None:
     job = hand.finished()
     for word in ("pause", "retry", "skip"):
         answer = browser.post(f"/jobs/{job}/{word}", data={"group": "only"})
@@ -67,7 +67,7 @@ def test_a_refusal_is_shown_with_its_sentence(browser: TestClient, hand: ByHand)
     assert browser.post(f"/jobs/{job}/explode").status_code == 404
 
 
-def test_each_action_does_what_its_command_does(browser: TestClient, hand: ByHand) -> None:
+def test_each_action_has_the_effect_of_its_command(browser: TestClient, hand: ByHand) -> None:
     job = hand.submit({"name": "load"}, {"name": "clean", "needs": ["load"]})
     hand.decide(job)
     assert browser.post(f"/jobs/{job}/pause").status_code == 303
@@ -91,7 +91,7 @@ def test_each_action_does_what_its_command_does(browser: TestClient, hand: ByHan
     assert hand.view(new[1]).status is Status.CANCELED
 
 
-def test_schedules_take_their_commands(browser: TestClient, hand: ByHand) -> None:
+def test_schedules_accept_their_commands(browser: TestClient, hand: ByHand) -> None:
     hand.client.schedules.set(SCHEDULED)
     for word, status in (
         ("pause", "PAUSED"),
@@ -111,7 +111,7 @@ def test_schedules_take_their_commands(browser: TestClient, hand: ByHand) -> Non
     } == {f"{user_here()} (page)"}
 
 
-def test_dead_letters_are_dropped_and_replayed(
+def test_dead_letters_can_be_dropped_and_replayed(
     browser: TestClient, hand: ByHand, client: redis.Redis
 ) -> None:
     hand.client.dead_letters.add_refused("unstuck.submit", "no such file", {"by": "app"})
@@ -122,14 +122,14 @@ def test_dead_letters_are_dropped_and_replayed(
     assert browser.post("/dead/1-1/drop").status_code == 404
 
 
-def test_a_form_that_is_sent_twice_acts_once(browser: TestClient, hand: ByHand) -> None:
+def test_a_form_submitted_twice_acts_once(browser: TestClient, hand: ByHand) -> None:
     hand.client.schedules.set(SCHEDULED)
     sent = [browser.post("/schedules/nightly/run", data={"once": "same"}) for _ in range(2)]
     assert [answer.headers["location"] for answer in sent] == [sent[0].headers["location"]] * 2
     assert "is on record" in browser.get(sent[1].headers["location"]).text
 
 
-def test_two_clicks_at_once_are_one_action_and_one_that_failed_may_be_sent_again() -> None:
+def test_two_simultaneous_clicks_are_one_action_and_a_failed_one_can_be_repeated() -> None:
     answers, began, go_on = Answers(), threading.Event(), threading.Event()
     acted = []
 
@@ -152,7 +152,7 @@ def test_two_clicks_at_once_are_one_action_and_one_that_failed_may_be_sent_again
     assert answers.once("b", act).text == "done"
 
 
-def test_a_page_that_is_read_only_does_nothing_and_offers_nothing(
+def test_a_read_only_page_offers_and_performs_no_action(
     site: Callable[..., TestClient], hand: ByHand
 ) -> None:
     page, job = site(read_only=True), hand.submit({"name": "load"})
@@ -172,7 +172,7 @@ def test_a_page_that_is_read_only_does_nothing_and_offers_nothing(
 
 
 @pytest.mark.parametrize("status", Status)
-def test_the_legal_actions_alone_are_offered(status: Status) -> None:
+def test_only_legal_actions_are_offered(status: Status) -> None:
     actions = job_actions("x", status, ["unstuck retry x"])
     offered = {action.href.rpartition("/")[2] for action in actions}
     legal = {word for word, command in COMMANDS[TargetKind.JOB].items() if status in command.legal}
@@ -180,7 +180,7 @@ def test_the_legal_actions_alone_are_offered(status: Status) -> None:
     assert "Retry" not in {action.label for action in job_actions("x", status, [])}
 
 
-def test_a_group_is_skipped_and_run_again_where_its_state_allows_it() -> None:
+def test_a_group_can_be_skipped_or_rerun_if_its_state_permits() -> None:
     def offered(status: Status, *states: GroupState) -> list[str]:
         return [
             action.command

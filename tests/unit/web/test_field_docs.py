@@ -6,7 +6,7 @@ from scripts import http_api_page
 from unstuck.web.api.field_docs import document_fields
 
 
-def test_each_field_that_the_api_answers_or_takes_has_a_description() -> None:
+def test_each_field_of_api_answers_and_requests_has_a_description() -> None:
     schemas = http_api_page.document()["components"]["schemas"]
     fields = [
         (name, field, schema)
@@ -17,7 +17,7 @@ def test_each_field_that_the_api_answers_or_takes_has_a_description() -> None:
     assert len(fields) > 400
 
 
-def test_the_description_of_a_field_has_all_lines_of_its_text_and_no_type_keeps_the_list() -> None:
+def test_field_descriptions_are_complete_and_not_repeated_in_types() -> None:
     schema = {
         "description": "A pool.\n\nAttributes:\n    name: of the\n        ``pool``.\n    slots: 1.",
         "properties": {"name": {}, "slots": {"description": "Its own."}},

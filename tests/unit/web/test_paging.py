@@ -17,7 +17,7 @@ def test_each_item_is_on_one_page_and_no_page_is_empty(items: int, pages: int) -
     assert part_of(range(items), {"page": "999"}, 10) == parts[-1]
 
 
-def test_a_filter_and_a_page_together_count_what_fits(names: list[str]) -> None:
+def test_a_filter_and_a_page_count_the_matching_items(names: list[str]) -> None:
     def page(number: int, name: str = "load") -> ListPage[str]:
         return part_of(names, {"name": name, "page": str(number)}, 10, str)
 

@@ -134,7 +134,7 @@ def send(api: TestClient, request: Request, claimed: dict[str, str]) -> None:
     assert response.status_code in (200, 201), (request, response.text)
 
 
-def test_the_logged_in_person_is_on_record_whatever_name_an_api_request_carries(
+def test_the_logged_in_user_is_recorded_regardless_of_the_name_in_an_api_request(
     api: TestClient, subjects: Subjects, hand: ByHand
 ) -> None:
     api.post("/login", data={"user": "ann", "token": TOKEN})
@@ -146,7 +146,7 @@ def test_the_logged_in_person_is_on_record_whatever_name_an_api_request_carries(
     assert [name for name in names if "ann (api)" not in name or "mallory" in name] == []
 
 
-def test_a_program_with_the_token_is_on_record_by_the_name_that_it_gives(
+def test_a_program_with_the_token_is_recorded_by_its_given_name(
     api: TestClient, subjects: Subjects, hand: ByHand
 ) -> None:
     api.headers["Authorization"] = f"Bearer {TOKEN}"
@@ -155,7 +155,7 @@ def test_a_program_with_the_token_is_on_record_by_the_name_that_it_gives(
     assert [name for name in names_on_record(hand) if name.split()[-1] != "ci"] == []
 
 
-def test_a_program_without_a_name_is_on_record_as_the_user_of_the_page(
+def test_a_program_without_a_name_is_recorded_as_the_user_of_the_page(
     api: TestClient, subjects: Subjects, hand: ByHand
 ) -> None:
     api.headers["Authorization"] = f"Bearer {TOKEN}"
@@ -165,7 +165,7 @@ def test_a_program_without_a_name_is_on_record_as_the_user_of_the_page(
     assert [name for name in names_on_record(hand) if not name.endswith(own)] == []
 
 
-def test_each_api_route_that_takes_a_name_is_tried(api: TestClient) -> None:
+def test_each_api_route_that_accepts_a_name_is_tested(api: TestClient) -> None:
     api.headers["Authorization"] = f"Bearer {TOKEN}"
     document = api.get("/api/v1/openapi.json").json()
     bodies = document["components"]["schemas"]
@@ -190,7 +190,7 @@ def test_each_api_route_that_takes_a_name_is_tried(api: TestClient) -> None:
     assert routes - others == {request.route for request in Subjects("", "", "", "").requests()}
 
 
-def test_a_name_in_a_form_of_the_page_is_not_believed(
+def test_a_name_in_a_form_of_the_page_is_ignored(
     api: TestClient, subjects: Subjects, hand: ByHand
 ) -> None:
     api.post("/login", data={"user": "ann", "token": TOKEN})

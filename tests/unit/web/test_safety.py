@@ -23,7 +23,7 @@ Site = Callable[..., TestClient]
 
 @pytest.mark.claim("Without a token, the web page listens on loopback addresses only.")
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "::", "10.0.0.7", "example.com"])
-def test_without_a_token_the_page_listens_at_loopback_addresses_alone(host: str) -> None:
+def test_without_a_token_the_page_listens_only_on_loopback_addresses(host: str) -> None:
     with pytest.raises(BadRequest, match="--token-file"):
         Access.of(host, "")
     assert Access.of(host, TOKEN).token == TOKEN
@@ -48,7 +48,7 @@ def test_without_a_token_requests_through_a_proxy_are_refused(site: Site, name: 
     )
 
 
-def test_names_of_a_proxy_need_a_token() -> None:
+def test_proxy_host_names_require_a_token() -> None:
     with pytest.raises(BadRequest, match=r"--allow-host page\.example"):
         Access.of("127.0.0.1", "", ("page.example",))
 
@@ -76,7 +76,7 @@ def test_a_short_token_is_refused() -> None:
         ("PAGE.example.:443", 200),
     ],
 )
-def test_a_name_that_is_not_ours_is_refused_for_dns_may_be_rebound(
+def test_an_unknown_host_name_is_refused_against_dns_rebinding(
     site: Site, host: str, code: int
 ) -> None:
     known = {"Host": host, "Authorization": f"Bearer {TOKEN}"}
@@ -85,7 +85,7 @@ def test_a_name_that_is_not_ours_is_refused_for_dns_may_be_rebound(
         assert site().get("/", headers={"Host": host}).status_code == code
 
 
-def test_every_answer_forbids_what_the_page_never_needs(browser: TestClient) -> None:
+def test_every_response_has_restrictive_security_headers(browser: TestClient) -> None:
     for path in ("/", "/jobs/none", "/static/style.css", "/nowhere", "/healthz"):
         headers = browser.get(path).headers
         policy = headers["content-security-policy"]
@@ -96,7 +96,7 @@ def test_every_answer_forbids_what_the_page_never_needs(browser: TestClient) -> 
         assert headers["referrer-policy"] == "same-origin"
 
 
-def test_a_page_holds_no_script_and_no_style_of_its_own(browser: TestClient, hand: ByHand) -> None:
+def test_a_page_has_no_inline_script_or_style(browser: TestClient, hand: ByHand) -> None:
     job = hand.submit({"name": "load"})
     for path in ("/", "/jobs", f"/jobs/{job}", "/schedules", "/datasets", "/fleet", "/login"):
         text = browser.get(path).text
@@ -119,7 +119,7 @@ def test_a_page_holds_no_script_and_no_style_of_its_own(browser: TestClient, han
         {"Sec-Fetch-Site": "same-origin", "Origin": "http://evil.example"},
     ],
 )
-def test_an_action_that_another_site_sends_is_refused(
+def test_an_action_sent_by_another_site_is_refused(
     browser: TestClient, headers: dict[str, str]
 ) -> None:
     answer = browser.post("/login", data={"user": "x"}, headers=headers)
@@ -140,7 +140,7 @@ def test_other_methods_and_long_bodies_are_refused(browser: TestClient) -> None:
 
 
 @pytest.mark.parametrize("parts", [[b"x" * MOST_BODY] * 2, [b"x"]])
-def test_a_body_without_a_length_is_bounded_in_bytes_and_in_time(
+def test_a_body_without_a_length_is_limited_in_bytes_and_time(
     parts: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A body that comes in parts may be endless, or never come to its end."""
@@ -166,7 +166,7 @@ def test_a_body_without_a_length_is_bounded_in_bytes_and_in_time(
     assert told[0]["status"] == 413
 
 
-def test_with_a_token_callers_without_it_learn_nothing(site: Site, hand: ByHand) -> None:
+def test_with_a_token_other_callers_get_no_information(site: Site, hand: ByHand) -> None:
     job, page = hand.submit({"name": "load"}), site(TOKEN)
     for path in ("/", "/jobs", f"/jobs/{job}", "/metrics", "/api/v1/jobs", "/nowhere"):
         for headers in (
@@ -182,11 +182,11 @@ def test_with_a_token_callers_without_it_learn_nothing(site: Site, hand: ByHand)
     assert page.get("/static/style.css").status_code == 200
 
 
-def test_a_bearer_of_the_token_is_let_in(site: Site) -> None:
+def test_a_caller_with_the_bearer_token_is_admitted(site: Site) -> None:
     assert site(TOKEN).get("/jobs", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
-def test_a_login_sets_a_cookie_that_scripts_and_other_sites_never_get(site: Site) -> None:
+def test_a_login_cookie_is_hidden_from_scripts_and_other_sites(site: Site) -> None:
     page = site(TOKEN)
     asked = page.get("/jobs?status=FAILED", headers=BROWSER)
     assert asked.status_code == 303
@@ -203,14 +203,14 @@ def test_a_login_sets_a_cookie_that_scripts_and_other_sites_never_get(site: Site
     assert "ann é." in page.get("/jobs").text
 
 
-def test_a_login_leads_to_this_page_alone(site: Site) -> None:
+def test_a_login_redirects_only_to_this_page(site: Site) -> None:
     page = site(TOKEN)
     for to in ("https://evil.example/", "//evil.example", "/\\evil.example", ""):
         answer = page.post("/login", data={"user": "ann", "token": TOKEN, "to": to})
         assert answer.headers["location"] == "/"
 
 
-def test_a_cookie_of_another_token_or_another_name_or_too_old_is_nobodys() -> None:
+def test_a_forged_or_expired_cookie_is_invalid() -> None:
     access, other = Access(TOKEN), Access(TOKEN + "!")
     good = access.session("ann", 9_999_999_999)
     assert access.user_of(good) == "ann"
@@ -221,13 +221,13 @@ def test_a_cookie_of_another_token_or_another_name_or_too_old_is_nobodys() -> No
         assert access.user_of(odd) is None
 
 
-def test_a_link_of_a_mail_is_asked_again_from_the_page_itself(site: Site) -> None:
+def test_a_link_from_a_mail_is_reloaded_from_the_page_itself(site: Site) -> None:
     """Browsers hold a SameSite=Strict cookie back from the first request of such a link."""
     answer = site(TOKEN).get("/jobs/x", headers={**BROWSER, "Sec-Fetch-Site": "cross-site"})
     assert (answer.status_code, 'http-equiv="refresh"' in answer.text) == (200, True)
 
 
-def test_a_static_file_is_kept_under_the_address_of_its_content(browser: TestClient) -> None:
+def test_a_static_file_is_cached_under_the_hash_of_its_content(browser: TestClient) -> None:
     (address,) = re.findall(r'href="(/static/style\.css\?v=\w+)"', browser.get("/").text)
     assert "immutable" in browser.get(address).headers["cache-control"]
     assert browser.get("/static/style.css").headers["cache-control"] == "no-store"

@@ -12,7 +12,7 @@ from unstuck.web.rendering import HERE, status
 STYLE = (HERE / "static" / "style.css").read_text()
 
 
-def test_each_status_has_the_colour_of_its_mark_and_no_other_word_has_one() -> None:
+def test_each_status_has_the_color_of_its_mark_and_no_other_word_has_one() -> None:
     coloured = {
         name: colour
         for names, colour in re.findall(

@@ -12,7 +12,7 @@ from unstuck.web.rendering import HERE, with_clock_times
 TEMPLATES = {path.name: path.read_text() for path in (HERE / "templates").iterdir()}
 
 
-def test_each_table_becomes_cards_in_a_narrow_window_and_each_cell_has_its_label() -> None:
+def test_tables_become_labeled_cards_in_a_narrow_window() -> None:
     cells = {
         name: [
             cell
@@ -46,11 +46,11 @@ def test_only_the_refresh_of_the_whole_page_changes_its_title() -> None:
         ("run 2026-11-29T23:30:00Zx, 2026-13-01", None),
     ],
 )
-def test_times_in_sentences_are_written_as_all_times_of_the_page(
+def test_times_in_sentences_use_the_time_format_of_the_page(
     sentence: str, shown: str | None
 ) -> None:
     assert with_clock_times(sentence, ZoneInfo("Europe/Berlin")) == (shown or sentence)
 
 
-def test_what_only_looks_like_a_time_stays() -> None:
+def test_text_that_only_resembles_a_time_stays_unchanged() -> None:
     assert with_clock_times("2026-99-29T23:30:00Z") == "2026-99-29T23:30:00Z"

@@ -205,7 +205,7 @@ def test_an_almost_tabular_value_is_refused_with_the_conversion(files: Files) ->
         stage(files, "_staging/x", by_name)
 
 
-def test_the_first_value_that_does_not_fit_those_before_it_is_shown_with_its_row(
+def test_the_first_mismatched_value_is_shown_with_its_row(
     files: Files,
 ) -> None:
     column = pd.Series([None, 1, 2.5, "n/a", 3, "x"], dtype=object, index=range(7, 13))
@@ -231,7 +231,7 @@ def test_the_first_value_that_does_not_fit_those_before_it_is_shown_with_its_row
         (list(range(10_001)), True, "more than 10000"),
     ],
 )
-def test_values_that_cannot_be_a_fork_are_refused(
+def test_values_that_cannot_form_a_fork_are_refused(
     files: Files, values: list[Any], distinct: bool, says: str
 ) -> None:
     staged = stage(files, "_staging/x", pa.table({"v": values}))
@@ -239,7 +239,7 @@ def test_values_that_cannot_be_a_fork_are_refused(
         collect(files, staged, Collect(output="x", column="v", distinct=distinct))
 
 
-def test_values_that_python_cannot_hold_are_refused(files: Files) -> None:
+def test_values_that_python_cannot_represent_are_refused(files: Files) -> None:
     staged = stage(
         files, "_staging/x", pa.table({"v": pa.array([5_000_000], pa.date32())})
     )  # in the year 15,659
@@ -247,7 +247,7 @@ def test_values_that_python_cannot_hold_are_refused(files: Files) -> None:
         collect(files, staged, Collect(output="x", column="v"))
 
 
-def test_values_that_the_store_could_not_hold_are_refused(files: Files) -> None:
+def test_values_too_large_for_the_store_are_refused(files: Files) -> None:
     wanted = Collect(output="x", column="v", distinct=True)
     staged = stage(files, "_staging/x", pa.table({"v": ["a" * 50, "b" * 50, "a" * 50]}))
     assert collect(files, staged, wanted, room=104) == ["a" * 50, "b" * 50]
@@ -268,14 +268,14 @@ def test_distinct_values_keep_their_order_and_an_empty_output_has_none(files: Fi
     )
 
 
-def test_a_column_that_is_not_there_is_named_with_those_that_are(files: Files) -> None:
+def test_a_missing_column_is_reported_with_the_existing_ones(files: Files) -> None:
     with pytest.raises(ForkValuesInvalid, match="no column w; it has v"):
         collect(
             files, stage(files, "_staging/x", pa.table({"v": [1]})), Collect(output="x", column="w")
         )
 
 
-def test_two_needs_with_one_output_name_are_refused(files: Files) -> None:
+def test_two_needed_outputs_with_one_name_are_refused(files: Files) -> None:
     for group in ("a", "b"):
         staging = f"_staging/j/{group}/1-n-c"
         staged = stage(files, f"{staging}/rows", pa.table({"v": [1]}))
@@ -286,7 +286,7 @@ def test_two_needs_with_one_output_name_are_refused(files: Files) -> None:
     assert sorted(read_inputs(files, {"a": inputs["a"]}).datasets) == ["a", "rows"]
 
 
-def test_results_and_sources_of_what_is_read_come_with_it(files: Files) -> None:
+def test_inputs_come_with_the_results_and_sources_of_their_groups(files: Files) -> None:
     inputs: dict[str, list[str]] = {"a": [], "f": [], "g": [], "skipped": []}
     for group, n, results in (
         ("a", 1, {"x": 1}),
@@ -305,7 +305,7 @@ def test_results_and_sources_of_what_is_read_come_with_it(files: Files) -> None:
     assert read.sources == {"a": [7], "f": [7], "flights": [1, 2], "g": [7]}
 
 
-def test_a_step_gets_results_of_its_own_that_it_may_change(tmp_path: Path) -> None:
+def test_a_step_gets_its_own_mutable_copy_of_results(tmp_path: Path) -> None:
     work, ctx = context(tmp_path)
     work.recorded = {"a": {"x": [1]}}
     ctx.results("a")["x"].append(2)
@@ -328,7 +328,7 @@ def test_the_cores_of_a_machine_are_shared_by_its_runners() -> None:
     assert local_master("spark://host:7077", 4, 8) == "spark://host:7077"
 
 
-def test_uris_are_spelled_as_hadoop_does() -> None:
+def test_uris_are_spelled_as_in_hadoop() -> None:
     assert (hadoop_uri("s3://b/k"), hadoop_uri("/w/x")) == ("s3a://b/k", "/w/x")
 
 
@@ -342,9 +342,7 @@ time.sleep(600)
 """
 
 
-def test_a_tree_is_killed_whole_also_what_made_a_group_of_its_own_and_what_has_lost_its_parent() -> (
-    None
-):
+def test_killing_a_tree_includes_new_process_groups_and_orphans() -> None:
     root = subprocess.Popen(
         [sys.executable, "-c", _FAMILY], stdout=subprocess.PIPE, process_group=0, text=True
     )
@@ -360,7 +358,7 @@ def test_a_tree_is_killed_whole_also_what_made_a_group_of_its_own_and_what_has_l
     wait_until(lambda: process_state(child) is ProcessState.GONE, 5, "the orphan to be gone")
 
 
-def test_a_tree_is_killed_where_the_kernel_opens_no_reaped_leader_of_a_group(
+def test_a_tree_is_killed_on_kernels_that_cannot_open_a_reaped_group_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Older kernels answer EINVAL there, not ESRCH, and psutil takes that for a fault."""
@@ -389,13 +387,13 @@ def test_killing_a_tree_spares_the_killer() -> None:
     assert psutil.Process() not in tree.living()[1:]
 
 
-def test_the_end_of_a_process_in_words() -> None:
+def test_the_end_of_a_process_is_described_in_words() -> None:
     assert describe_status(9) == "was killed by signal SIGKILL"
     assert describe_status(3 << 8) == "ended with exit code 3"
     assert "not known" in describe_status(None)
 
 
-def test_what_an_attempt_leaves_behind_is_seen() -> None:
+def test_state_left_by_an_attempt_is_detected() -> None:
     before = threading.enumerate()
     assert find_leaks(before) == []
     stop = threading.Event()
@@ -408,7 +406,7 @@ def test_what_an_attempt_leaves_behind_is_seen() -> None:
         thread.join()
 
 
-def test_a_working_directory_whose_mount_does_not_know_it_any_more_is_gone(
+def test_a_working_directory_unknown_to_its_mount_counts_as_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def stale() -> str:
@@ -418,7 +416,7 @@ def test_a_working_directory_whose_mount_does_not_know_it_any_more_is_gone(
     assert working_folder() is None
 
 
-def test_descriptors_that_an_attempt_leaves_open_are_seen_before_there_are_none_left() -> None:
+def test_leaked_descriptors_are_detected_before_they_run_out() -> None:
     before = threading.enumerate()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
@@ -469,7 +467,7 @@ class Heard(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def test_the_log_leaves_logging_as_it_was(files: Files) -> None:
+def test_the_log_restores_the_logging_configuration(files: Files) -> None:
     root, quiet = logging.getLogger(), logging.getLogger("py4j")
     heard = Heard()
     root.addHandler(heard)
@@ -496,7 +494,7 @@ def test_the_log_leaves_logging_as_it_was(files: Files) -> None:
     ]
 
 
-def test_a_log_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
+def test_an_unwritable_log_fails_nothing(tmp_path: Path) -> None:
     (tmp_path / "_staging").write_text("a file where a folder should be")
     with AttemptLog(Files(str(tmp_path)), "_staging/j/job.logs/g.1-n-c.log").open() as log:
         log.logger.info("unheard")
@@ -518,7 +516,7 @@ def context(tmp_path: Path) -> tuple[Work, StepContext]:
     )
 
 
-def test_results_are_small_json_values_and_what_is_not_leaves_the_others_as_they_were(
+def test_results_are_small_json_values_and_an_invalid_one_changes_no_other(
     tmp_path: Path,
 ) -> None:
     work, ctx = context(tmp_path)
@@ -540,7 +538,7 @@ def test_results_are_small_json_values_and_what_is_not_leaves_the_others_as_they
     assert {**work.results, "most": ""} == {"rows": 4, "names": ["a", None, True], "most": ""}
 
 
-def test_a_lost_connection_is_heard_like_an_instruction(
+def test_a_lost_connection_is_handled_like_an_instruction(
     client: redis.Redis, redis_server: RedisServer
 ) -> None:
     """Redis may have been rolled back to before the claim: whoever holds the attempt should be the
@@ -560,7 +558,7 @@ def test_a_lost_connection_is_heard_like_an_instruction(
         assert not channel.received(), "heard once"
 
 
-def test_a_folder_for_temporary_files_that_a_user_gave_to_java_stays() -> None:
+def test_a_temporary_folder_configured_for_java_by_the_user_stays() -> None:
     folder = Path("/tmp/with a space/unstuck-runner-1")
     ours = temporary_conf(folder, "local[2]", {"JAVA_TOOL_OPTIONS": "-Xshare:auto"})
     assert f'"-Djava.io.tmpdir={folder}"' in ours["spark.driver.defaultJavaOptions"]
@@ -569,7 +567,7 @@ def test_a_folder_for_temporary_files_that_a_user_gave_to_java_stays() -> None:
         assert "java.io.tmpdir" not in theirs["spark.driver.defaultJavaOptions"]
 
 
-def test_executors_on_other_hosts_are_not_told_the_folder_of_a_driver() -> None:
+def test_executors_on_other_hosts_do_not_get_the_folder_of_the_driver() -> None:
     assert "spark.hadoop.hadoop.tmp.dir" in temporary_conf(Path("/tmp/a"), "local[*]", {})
     assert "spark.hadoop.hadoop.tmp.dir" not in temporary_conf(
         Path("/tmp/a"), "spark://host:7077", {}

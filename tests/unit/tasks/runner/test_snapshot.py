@@ -9,7 +9,7 @@ import pytest
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 
 
-def test_a_system_without_the_calls_of_linux_has_a_snapshot(
+def test_a_snapshot_works_without_linux_system_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("getresuid", "getresgid", "sched_getaffinity"):  # macOS has none of them

@@ -33,7 +33,7 @@ runner.lease.take = noted
 """
 
 
-def test_a_runner_that_lingers_hears_the_bell_and_takes_what_its_own_outcome_set_free(
+def test_a_lingering_runner_is_woken_and_takes_work_freed_by_its_own_outcome(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     """Nobody sends a wake-up here: ``a`` is taken, and ``b`` is offered only when the runner waits
@@ -70,7 +70,7 @@ def _blocked(coordinator: Coordinator) -> bool:
     )
 
 
-def test_a_scratch_folder_is_not_there_before_somebody_asks_for_it(tmp_path: Path) -> None:
+def test_a_scratch_folder_is_created_on_first_use(tmp_path: Path) -> None:
     with Scratch(tmp_path) as scratch:
         assert list(tmp_path.iterdir()) == []
         assert [scratch.folder] == list(tmp_path.iterdir())
@@ -78,7 +78,7 @@ def test_a_scratch_folder_is_not_there_before_somebody_asks_for_it(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_plan_of_a_fork_is_parsed_once_for_all_its_members(coordinator: Coordinator) -> None:
+def test_the_plan_of_a_fork_is_parsed_once_for_all_members(coordinator: Coordinator) -> None:
     coordinator.submit(
         group("w", for_each={"n": list(range(5))}), params={"one": "of this test alone"}
     )

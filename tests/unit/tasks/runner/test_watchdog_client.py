@@ -150,7 +150,7 @@ Does = Callable[[Runner], object]
     ],
     ids=["no descriptor is left", "every descriptor was closed"],
 )
-def test_a_runner_that_can_have_no_watchdog_ends_with_all_that_it_started_and_says_why(
+def test_a_runner_that_cannot_start_a_watchdog_ends_with_its_children_and_a_reason(
     runner: Runner, step: str, then: str, says: str
 ) -> None:
     """It would go on taking offers, and every one of them would be lost in it."""
@@ -182,7 +182,7 @@ def test_a_watchdog_is_replaced_although_the_log_hangs(
     assert runner.do("client.taken(); print('taken')") == "taken", "and the runner goes on"
 
 
-def test_a_runner_that_speaks_to_a_dead_watchdog_while_the_log_hangs_has_another_one_all_the_same(
+def test_a_runner_that_contacts_a_dead_watchdog_gets_another_although_the_log_hangs(
     runner: Runner,
 ) -> None:
     runner.do(HANG_THE_LOG)
@@ -194,7 +194,7 @@ def test_a_runner_that_speaks_to_a_dead_watchdog_while_the_log_hangs_has_another
     runner.another_watchdog()
 
 
-def test_a_runner_that_can_have_no_watchdog_ends_although_the_log_hangs(runner: Runner) -> None:
+def test_a_runner_that_cannot_start_a_watchdog_ends_although_the_log_hangs(runner: Runner) -> None:
     child = runner.do("print(subprocess.Popen(['sleep', '600'], process_group=0).pid)")
     runner.do(HANG_THE_LOG)
     runner.do("hoarded = hoard(64)")
@@ -203,7 +203,7 @@ def test_a_runner_that_can_have_no_watchdog_ends_although_the_log_hangs(runner: 
     wait_until(lambda: fleet.gone(int(child)), 5, "what the step had started to be gone")
 
 
-def test_a_watchdog_is_heard_also_through_a_pipe_with_a_number_beyond_1023(runner: Runner) -> None:
+def test_a_watchdog_pipe_may_have_a_descriptor_above_1023(runner: Runner) -> None:
     """As that of a new one may have, when the step has a thousand files open.
 
     select() refuses it.
@@ -226,7 +226,7 @@ def test_a_watchdog_is_heard_also_through_a_pipe_with_a_number_beyond_1023(runne
     ],
     ids=["no descriptor is left", "a builtin is replaced"],
 )
-def test_a_frozen_watchdog_is_replaced_although_it_could_not_be_looked_at_for_a_while(
+def test_a_frozen_watchdog_is_replaced_although_it_could_not_be_inspected_for_a_while(
     runner: Runner, step: str, undone: str
 ) -> None:
     runner.do(step)
@@ -238,7 +238,9 @@ def test_a_frozen_watchdog_is_replaced_although_it_could_not_be_looked_at_for_a_
     assert fleet.gone(runner.watchdog.pid)
 
 
-def test_a_child_of_a_step_that_has_closed_all_it_had_ends_no_runner(runner: Runner) -> None:
+def test_a_child_of_a_step_that_closes_all_descriptors_does_not_end_the_runner(
+    runner: Runner,
+) -> None:
     runner.do("in_a_child(lambda: (os.closerange(3, 64), client.taken()))")
     assert runner.do("client.taken(); print('taken')") == "taken"
     assert runner.watchdog.is_running()

@@ -21,7 +21,7 @@ from unstuck.tasks.spec.sql_tokens import (
 )
 
 
-def test_each_result_gets_one_plain_name_that_no_parameter_has() -> None:
+def test_each_result_gets_one_plain_name_distinct_from_all_parameters() -> None:
     text, named = with_plain_names(
         "SELECT :results.a.x + :results.a.x, :results.b.y - :result_0", {"result_0"}
     )
@@ -47,12 +47,12 @@ def test_each_result_gets_one_plain_name_that_no_parameter_has() -> None:
         "SELECT results.a.x",
     ],
 )
-def test_strings_names_comments_and_casts_hold_no_marker(sql: str) -> None:
+def test_strings_names_comments_and_casts_contain_no_markers(sql: str) -> None:
     assert with_plain_names(sql, ()) == (sql, {})
     assert not list(result_markers(sql))
 
 
-def test_a_marker_that_is_not_whole_is_found_too() -> None:
+def test_an_incomplete_marker_is_also_found() -> None:
     assert [
         (one.text, one.group)
         for one in result_markers("SELECT f(:results.by-carrier.x), :results.")
@@ -100,7 +100,7 @@ def test_a_marker_that_is_not_whole_is_found_too() -> None:
         ),
     ],
 )
-def test_the_tables_that_a_statement_reads_are_found(sql: str, tables: set[str]) -> None:
+def test_the_tables_read_by_a_statement_are_found(sql: str, tables: set[str]) -> None:
     assert tables_in(sql) == tables
 
 
@@ -112,14 +112,14 @@ def test_the_tables_that_a_statement_reads_are_found(sql: str, tables: set[str])
         ("SELECT 1", set()),
     ],
 )
-def test_what_a_statement_creates_is_found(sql: str, created: set[str]) -> None:
+def test_the_tables_and_views_created_by_a_statement_are_found(sql: str, created: set[str]) -> None:
     assert created_in(sql) == created
 
 
 @pytest.mark.parametrize(
     "sql", ["USE db", "SET CATALOG c", "CACHE TABLE t AS SELECT 1", "BEGIN SELECT 1; END", ""]
 )
-def test_names_are_known_only_after_statements_that_make_none_or_say_which(sql: str) -> None:
+def test_table_names_are_known_only_after_statements_with_known_effects(sql: str) -> None:
     assert not makes_known_names(sql)
     assert all(
         map(
@@ -132,7 +132,7 @@ def test_names_are_known_only_after_statements_that_make_none_or_say_which(sql: 
 @pytest.mark.parametrize(
     "sql", ["SHOW TABLES FROM a", "DELETE FROM a", "DESCRIBE a", "BEGIN SELECT * FROM a; END"]
 )
-def test_only_what_reads_rows_needs_its_tables(sql: str) -> None:
+def test_only_statements_that_read_rows_need_their_tables(sql: str) -> None:
     assert not needs_tables(sql)
     assert all(
         map(
@@ -142,7 +142,7 @@ def test_only_what_reads_rows_needs_its_tables(sql: str) -> None:
     )
 
 
-def test_comments_begin_and_end_in_code_alone() -> None:
+def test_comments_start_and_end_only_in_code() -> None:
     assert parameters_in("SELECT '--' AS x, :r AS r") == {"r"}
     assert parameters_in("SELECT '/data/*' AS x, :r AS r, '*/tmp' AS y") == {"r"}
     assert parameters_in("SELECT 1 /* a /* :no */ :no */ + : /* blank */ `r`, x::int -- :no\n") == {
@@ -206,7 +206,7 @@ def test_queries_are_distinguished_from_statements_that_write(sql: str, rows: bo
         "\\",
     ],
 )
-def test_a_long_text_is_read_once_whatever_it_holds(piece: str) -> None:
+def test_any_long_text_is_tokenized_in_linear_time(piece: str) -> None:
     """To go back in such a text takes minutes for some pieces and hours for others, beyond the
     limit of the test.
     """

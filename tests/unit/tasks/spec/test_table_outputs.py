@@ -30,7 +30,7 @@ from unstuck import JobSpec, SpecError
         ({"format": "iceberg", "path": "prod.lake.fl ights"}, "expected CATALOG.NAMESPACE.TABLE"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(output: Any, words: str) -> None:
+def test_incompatible_table_options_are_refused(output: Any, words: str) -> None:
     steps = [{"name": "load", "steps": [{"python": "m:load", "output": "flights"}]}]
     with pytest.raises(SpecError, match=words):
         JobSpec.model_validate({"name": "nightly", "outputs": {"flights": output}, "groups": steps})

@@ -13,7 +13,7 @@ from unstuck.tasks.steps import step_params as steps_params
 from unstuck.tasks.steps.step_params import Reads, noted
 
 
-def test_work_of_an_earlier_release_is_known_after_an_upgrade() -> None:
+def test_work_of_an_earlier_release_is_reused_after_an_upgrade() -> None:
     """A new field that a group does not use must not make all its work to be done again."""
     steps = [
         {"python": "steps:load", "params": {"day": "2013-01-01"}},
@@ -41,7 +41,7 @@ def test_work_of_an_earlier_release_is_known_after_an_upgrade() -> None:
         ({"steps": [{"python": "m:f"}], "for_each": {"day": [1, 2]}}, {}, True),
     ],
 )
-def test_a_parameter_that_a_group_neither_names_nor_reads_does_not_make_its_work_stale(
+def test_a_parameter_unused_by_a_group_does_not_make_its_work_stale(
     group: dict[str, Any], plan: dict[str, Any], stale: bool
 ) -> None:
     def made(day: int, read: list[str] | None) -> str:
@@ -74,7 +74,7 @@ def order(**params: Any) -> WorkOrder:
         ({"day": 1, "key": "${secret:KEY}", "absent": None}, ["absent"]),
     ],
 )
-def test_work_knows_the_parameters_that_it_read_and_that_there_were_not(
+def test_the_fingerprint_includes_parameters_read_and_parameters_found_missing(
     now: dict[str, Any], differing: list[str]
 ) -> None:
     before = order(day=1, key="${secret:KEY}", other=2)
@@ -89,7 +89,7 @@ def test_work_knows_the_parameters_that_it_read_and_that_there_were_not(
     assert (again.fingerprint_of(kept) == before.fingerprint_of(kept)) is (not differing)
 
 
-def test_a_name_that_holds_a_secret_is_not_noted() -> None:
+def test_a_name_that_contains_a_secret_is_not_recorded() -> None:
     secrets = Secrets({"KEY": "hunter2000"})
     secrets.resolve("${secret:KEY}")
     given = Reads()

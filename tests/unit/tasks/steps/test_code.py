@@ -24,7 +24,7 @@ def code_of_steps(steps: list[dict[str, Any]], version: str | None = None) -> st
     return code_of(WorkOrder(plan=GroupPlan(group=spec, warehouse="/w"), frozen=FrozenInputs()))
 
 
-def test_the_code_of_sql_is_its_text() -> None:
+def test_the_code_of_an_sql_step_is_its_text() -> None:
     assert code("SELECT 1") == code("SELECT 1")
     assert code("SELECT 1").startswith("sql:")
     assert (
@@ -43,14 +43,14 @@ def test_the_code_of_sql_is_its_text() -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("form", FORMS)
-def test_line_ends_and_a_mark_are_no_change_of_sql(form: str, end: str) -> None:
+def test_line_endings_and_a_byte_order_mark_do_not_change_sql_code(form: str, end: str) -> None:
     text = "SELECT 1,\n  2"
     assert code(form.format(text).replace("\n", end)) == code(text)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("form", FORMS)
-def test_line_ends_and_a_mark_are_no_change_of_python(
+def test_line_endings_and_a_byte_order_mark_do_not_change_python_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, end: str
 ) -> None:
     """Git checks a file out with CRLF on one host and with LF on another."""
@@ -66,7 +66,7 @@ def test_line_ends_and_a_mark_are_no_change_of_python(
     assert digest(text) != digest(text + "\n# more")
 
 
-def test_code_in_the_working_folder_is_read_before_a_step_of_it_is_imported(
+def test_code_in_the_working_folder_is_read_before_its_step_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new runner asks for the code before it imports a step. Code that it does not find looks the

@@ -55,32 +55,32 @@ def made(rows: int, **rejected_by: int) -> StagedOutput:
     return StagedOutput([], rows, "", rejected_by=rejected_by)
 
 
-def test_a_bad_run_passes_after_good_ones_and_a_share_at_the_limit_does() -> None:
+def test_good_runs_allow_a_bad_run_and_a_share_at_the_limit_passes() -> None:
     assert not passes(5, 5)
     assert passes(5, 5, run(40, 0))
     assert not passes(4, 6, run(40, 0)), "strictly above"
 
 
-def test_runs_that_each_pass_alone_are_too_bad_together() -> None:
+def test_runs_that_pass_individually_can_fail_together() -> None:
     assert passes(8, 1, run(9, 1), ratio=0.12)
     assert not passes(8, 1, run(9, 1), run(7, 3), ratio=0.12)
 
 
-def test_only_so_many_runs_count_and_no_older_ones() -> None:
+def test_only_the_configured_number_of_runs_counts() -> None:
     before = [run(9, 1), run(8, 2), run(100, 0)]
     assert not passes(9, 1, *before)
     assert passes(9, 1, *before, over="4 runs")
     assert not passes(8, 2, *before, over="1 run"), "this run alone"
 
 
-def test_only_runs_of_the_time_count() -> None:
+def test_only_runs_in_the_configured_period_count() -> None:
     before = [run(8, 2, ago=3599), run(100, 0, ago=3601)]
     assert not passes(9, 1, *before, over="1h")
     assert passes(9, 1, *before, over="1d")
 
 
 @pytest.mark.parametrize("over", ["1d", "20 runs"])
-def test_the_run_of_an_old_tick_counts_with_the_ticks_before_it(over: str) -> None:
+def test_a_backfill_run_counts_with_the_ticks_before_it(over: str) -> None:
     """A backfill publishes the runs of many days within minutes."""
     day = 86400.0
     tick = NOW - 5 * day
@@ -94,12 +94,12 @@ def test_the_run_of_an_old_tick_counts_with_the_ticks_before_it(over: str) -> No
 @pytest.mark.parametrize(
     "between", [run(500, 0, mode="compact"), run(500, 0, mode="restore"), run(0, 0, mode="skip")]
 )
-def test_versions_that_are_no_load_are_no_runs(between: Entry) -> None:
+def test_versions_that_are_not_loads_do_not_count_as_runs(between: Entry) -> None:
     assert not passes(9, 1, between, run(9, 0), run(1, 9), over="3 runs")
     assert passes(9, 1, between, run(9, 0), run(1, 9), over="2 runs")
 
 
-def test_a_run_without_rejected_rows_passes_whatever_the_others_had() -> None:
+def test_a_run_without_rejected_rows_always_passes() -> None:
     assert passes(1, 0, run(0, 100))
 
 
@@ -115,7 +115,7 @@ def test_the_failure_reports_both_shares_and_the_rules() -> None:
 
 
 @pytest.mark.parametrize("over", ["0 runs", "1001 runs", "soon", "20", "0s", "-1d", ""])
-def test_an_over_that_is_neither_runs_nor_a_time_is_refused(over: str) -> None:
+def test_an_over_value_that_is_neither_runs_nor_a_duration_is_refused(over: str) -> None:
     told: dict[str, Any] = {"rules": {"ok": "true"}, "over": over}
     with pytest.raises(ValueError, match="runs"):
         Quality.model_validate(told)

@@ -32,7 +32,7 @@ def dataset(folder: Path, *tables: Any) -> StagedOutput:
     return StagedOutput(files, sum(file.rows for file in files), SCHEMA)
 
 
-def test_a_file_that_is_older_than_the_column_has_nulls_there(tmp_path: Path) -> None:
+def test_a_file_older_than_the_column_has_nulls_in_it(tmp_path: Path) -> None:
     made = dataset(tmp_path, pa.table({"n": [1, 2]}), pa.table({"n": [3], "region": [7]}))
     wanted = Collect(output="events", column="region", distinct=True)
     assert collect(Files(str(tmp_path)), made, wanted, MAX_JOB_BYTES) == [7]
@@ -43,7 +43,7 @@ def test_a_file_that_is_older_than_the_column_has_nulls_there(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["customer id", "a.b", "a.b c", "1", "`q`"])
-def test_any_name_of_a_column_can_be_forked_over(tmp_path: Path, name: str) -> None:
+def test_a_fork_may_use_a_column_with_any_name(tmp_path: Path, name: str) -> None:
     source = ForkFrom.model_validate({"from": f"events.{name}"})
     assert (source.output, source.column) == ("events", name)
     staged = stage(Files(str(tmp_path)), "out", pa.table({"a": [{"b": 1}, {"b": 2}], name: [7, 8]}))
@@ -51,7 +51,7 @@ def test_any_name_of_a_column_can_be_forked_over(tmp_path: Path, name: str) -> N
     assert collect(Files(str(tmp_path)), staged, wanted, MAX_JOB_BYTES) == [7, 8]
 
 
-def test_a_file_that_is_no_parquet_file_is_an_error_of_the_values(tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_an_error_of_the_values(tmp_path: Path) -> None:
     made = dataset(tmp_path, pa.table({"n": [1], "region": [7]}))
     (tmp_path / "0.parquet").write_bytes(b"not a table")
     with pytest.raises(ForkValuesInvalid, match="a value of the column region cannot be read"):

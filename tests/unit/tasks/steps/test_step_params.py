@@ -60,7 +60,7 @@ def taking(function: Callable[..., Any]) -> Callable[[Params], object]:
         (taking(lambda spark, ctx, **more: None), None),
     ],
 )
-def test_what_is_read_is_noted(
+def test_parameter_reads_are_recorded(
     read: Callable[[Params], object], names: set[str] | None, request: pytest.FixtureRequest
 ) -> None:
     reads = looked_at(request.node.name)
@@ -68,7 +68,7 @@ def test_what_is_read_is_noted(
     assert reads.names == names
 
 
-def test_a_copy_is_whole_and_what_is_no_copy_cannot_be_changed() -> None:
+def test_a_copy_of_parameters_is_complete_and_the_original_is_read_only() -> None:
     params = Params({"day": 1, "night": 2}, Reads())
     assert pickle.loads(pickle.dumps(params)) == dict(params) == {"day": 1, "night": 2}
     with pytest.raises(TypeError, match="does not support item assignment"):

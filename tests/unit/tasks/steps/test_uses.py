@@ -37,22 +37,20 @@ def bound_method(spark: Any, ctx: Any) -> None:
     read("z")
 
 
-def test_what_a_call_always_reads_and_may_write_is_told() -> None:
+def test_definite_reads_and_possible_writes_of_a_call_are_reported() -> None:
     assert uses_of(plain) == Uses(("a", "b"), ("x",), False)
 
 
-def test_what_a_call_may_not_reach_is_not_told() -> None:
+def test_unreachable_code_of_a_call_is_not_reported() -> None:
     assert uses_of(perhaps) == Uses((), (), True)
 
 
-def test_a_name_that_is_not_written_out_or_a_context_that_is_given_away_leaves_the_outputs_open() -> (
-    None
-):
+def test_a_computed_name_or_a_context_passed_on_leaves_the_outputs_unknown() -> None:
     assert uses_of(open_name) == Uses(("a",), None, False)
     assert uses_of(gives_away) == Uses(("a",), None, False)
     assert uses_of(bound_method) == Uses((), None, False)
 
 
-def test_a_function_without_source_leaves_all_open() -> None:
+def test_a_function_without_source_leaves_everything_unknown() -> None:
     assert uses_of(len) == Uses()
     assert uses_of(eval("lambda spark, ctx: ctx.input('a')")) == Uses()

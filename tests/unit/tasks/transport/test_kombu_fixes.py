@@ -25,7 +25,7 @@ APPS = pytest.mark.parametrize("app", [workers, coordinators], ids=["workers", "
 
 
 @APPS
-def test_a_broker_that_was_away_for_long_is_found_again_within_seconds(
+def test_a_broker_is_found_again_within_seconds_after_a_long_outage(
     app: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kombu.utils.functional, "sleep", lambda _seconds: None)
@@ -41,7 +41,7 @@ def test_a_broker_that_was_away_for_long_is_found_again_within_seconds(
 
 
 @APPS
-def test_who_listens_waits_for_a_broker_that_takes_writes_and_who_sends_does_not(
+def test_only_consumers_wait_for_a_broker_that_refuses_writes(
     app: Any, client: redis.Redis, redis_server: RedisServer
 ) -> None:
     with _connection(app, redis_server.url) as listens, _connection(app, redis_server.url) as sends:
@@ -59,7 +59,7 @@ def test_who_listens_waits_for_a_broker_that_takes_writes_and_who_sends_does_not
 
 
 @APPS
-def test_a_heartbeat_for_monitors_that_cannot_be_sent_does_not_hold_up_its_process(
+def test_a_monitor_heartbeat_that_cannot_be_sent_does_not_block_its_process(
     app: Any, tmp_path: Path
 ) -> None:
     server = RedisServer(tmp_path)
@@ -76,7 +76,7 @@ def test_a_heartbeat_for_monitors_that_cannot_be_sent_does_not_hold_up_its_proce
 
 
 @APPS
-def test_what_kombu_reads_without_an_end_is_read_only_where_there_is_something_and_not_for_ever(
+def test_blocking_kombu_reads_are_bounded_and_happen_only_with_pending_data(
     app: Any, client: redis.Redis, redis_server: RedisServer
 ) -> None:
     """It reads its pub/sub connection when the event loop has news of its number, which may be
@@ -98,7 +98,7 @@ def test_what_kombu_reads_without_an_end_is_read_only_where_there_is_something_a
     proxy.close()
 
 
-def test_a_connection_that_is_closed_leaves_no_poller_behind(redis_server: RedisServer) -> None:
+def test_a_closed_connection_leaves_no_poller(redis_server: RedisServer) -> None:
     def pollers() -> int:
         found = 0
         for file in Path("/proc/self/fd").iterdir():

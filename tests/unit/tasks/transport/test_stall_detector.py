@@ -24,7 +24,7 @@ from unstuck.tasks.transport.stall_detector import (
 KEYS = Keys()
 
 
-def test_a_worker_that_takes_nothing_though_it_could_at_all_looks_has_stalled() -> None:
+def test_a_worker_that_takes_nothing_in_all_checks_although_it_could_has_stalled() -> None:
     silence = Silence()
     assert [silence.look(True, None) for _ in range(LOOKS + 1)] == [False] * LOOKS + [True]
 
@@ -42,7 +42,7 @@ def test_a_worker_that_takes_nothing_though_it_could_at_all_looks_has_stalled() 
         (True, 0, "another", "it had lost its connection, and has connected again"),
     ],
 )
-def test_one_excuse_begins_the_count_again(
+def test_one_excuse_restarts_the_count(
     should_receive: bool, received: int, connection: str | None, why: str
 ) -> None:
     silence = Silence()
@@ -55,7 +55,7 @@ def test_one_excuse_begins_the_count_again(
     )
 
 
-def test_a_store_that_does_not_answer_is_held_against_nobody(
+def test_an_unresponsive_store_never_counts_as_a_stall(
     client: redis.Redis, redis_server: RedisServer
 ) -> None:
     client.rpush(KEYS.queue("some"), "offer")
@@ -78,7 +78,7 @@ def test_a_store_that_does_not_answer_is_held_against_nobody(
             client.config_set("min-replicas-to-write", 0)
 
 
-def test_a_stall_detector_that_fails_ends_its_worker_for_nobody_else_would_notice(
+def test_a_failing_stall_detector_ends_its_worker(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails_at_once = Settings(stalled_after=0.01, redis_url=f"redis://127.0.0.1:{free_port()}/0")
@@ -102,7 +102,7 @@ def test_a_stall_detector_that_fails_ends_its_worker_for_nobody_else_would_notic
     assert "has failed, so it ends" in caplog.text
 
 
-def test_every_message_that_arrives_is_heard_whatever_celery_makes_of_it() -> None:
+def test_every_arriving_message_counts_even_if_celery_rejects_it() -> None:
     heard: list[None] = []
     with Connection("memory://") as broker:
         channel = broker.default_channel

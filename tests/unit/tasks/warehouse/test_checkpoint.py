@@ -18,7 +18,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     )
 
 
-def test_what_is_unpacked_is_what_was_packed_without_the_temporary_files_of_spark(
+def test_an_unpacked_checkpoint_equals_the_packed_one_without_temporary_files(
     files: Files,
 ) -> None:
     for path in (
@@ -42,7 +42,7 @@ def test_a_missing_checkpoint_is_reported(files: Files) -> None:
         unpack(files, "_staging/a.tar.gz", "_staging/b")
 
 
-def test_a_checkpoint_that_is_cut_short_is_named(files: Files) -> None:
+def test_a_truncated_checkpoint_is_reported(files: Files) -> None:
     files.write_durable("_staging/a/metadata", b"metadata" * 100)
     pack(files, "_staging/a", files.paths("_staging/a"), "_staging/a.tar.gz")
     files.write_durable("_staging/short.tar.gz", files.read("_staging/a.tar.gz")[:-20])

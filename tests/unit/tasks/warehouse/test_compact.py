@@ -123,7 +123,7 @@ compact(Warehouse(sys.argv[1]), "flights", "compact-died", lambda path: False, t
 
 
 @pytest.mark.parametrize("store", ["local disk", "S3"])
-def test_a_compaction_that_is_killed_before_its_entry_changes_nothing_and_another_one_goes_through(
+def test_a_killed_compaction_changes_nothing_and_the_next_succeeds(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     loads = Loads(
@@ -150,7 +150,7 @@ def test_a_compaction_that_is_killed_before_its_entry_changes_nothing_and_anothe
     assert (loads.compact().after, rows()) == (1, [0, 1, 2, 3])
 
 
-def test_partitions_stay_apart_and_can_still_be_replaced(loads: Loads) -> None:
+def test_compacted_partitions_stay_separate_and_replaceable(loads: Loads) -> None:
     for n in range(3):
         output = OutputSpec(mode="append", partition_by=("day",))
         loads.load(f"job{n}", output, day=["2013-01-01", "2013-01-02"], n=[n, n + 10])
@@ -166,7 +166,7 @@ def test_partitions_stay_apart_and_can_still_be_replaced(loads: Loads) -> None:
     ]
 
 
-def test_late_rows_of_one_load_stay_apart_and_can_still_be_replaced(loads: Loads) -> None:
+def test_late_rows_of_one_load_stay_separate_and_replaceable(loads: Loads) -> None:
     for n, day in enumerate(("2013-01-02", "2013-01-03"), 1):
         loads.load(f"job{n}", BY_DAY, {"day": [day]}, day=["2013-01-01"], n=[n])
     loads.load("more", APPEND_BY_DAY, day=["2013-01-01"], n=[3])
@@ -183,7 +183,7 @@ def test_late_rows_of_one_load_stay_apart_and_can_still_be_replaced(loads: Loads
     ]
 
 
-def test_more_than_ten_new_files_of_one_compaction_are_all_apart(loads: Loads) -> None:
+def test_more_than_ten_new_files_of_a_compaction_have_distinct_names(loads: Loads) -> None:
     for job in ("one", "two"):
         loads.load(
             job, APPEND_BY_DAY, day=[f"2013-01-{n:02d}" for n in range(1, 26)], id=list(range(25))
@@ -193,7 +193,7 @@ def test_more_than_ten_new_files_of_one_compaction_are_all_apart(loads: Loads) -
     assert loads.rows() == before
 
 
-def test_large_files_and_those_of_other_types_are_left_as_they_are(loads: Loads) -> None:
+def test_large_files_and_files_with_other_types_are_not_compacted(loads: Loads) -> None:
     loads.load("one", APPEND, n=[1])
     loads.load("large", APPEND, n=list(range(100_000)))
     loads.load("two", APPEND, n=[2])
@@ -205,7 +205,7 @@ def test_large_files_and_those_of_other_types_are_left_as_they_are(loads: Loads)
     assert sum(row[0] for row in loads.rows()) == 3 + sum(range(100_000))
 
 
-def test_new_files_are_about_as_large_as_the_target(loads: Loads) -> None:
+def test_new_files_have_about_the_target_size(loads: Loads) -> None:
     for n in range(10):
         loads.load(f"job{n}", APPEND, n=[n])
     size = max(file.bytes for file in loads.warehouse.dataset("flights").files)
@@ -213,7 +213,7 @@ def test_new_files_are_about_as_large_as_the_target(loads: Loads) -> None:
     assert loads.compact(target=size * 5).after == 2
 
 
-def test_a_file_that_a_retry_may_append_once_more_keeps_its_name(loads: Loads) -> None:
+def test_a_file_that_a_retry_may_append_again_keeps_its_name(loads: Loads) -> None:
     for n in range(3):
         loads.load(f"job{n}", APPEND, n=[n])
 
@@ -236,7 +236,7 @@ def overtaken(loads: Loads, meanwhile: Callable[[], None]) -> Compacted:
         return loads.compact()
 
 
-def test_what_another_job_appends_meanwhile_stands(loads: Loads) -> None:
+def test_a_concurrent_append_of_another_job_is_kept(loads: Loads) -> None:
     for n in range(3):
         loads.load(f"job{n}", APPEND, n=[n])
 
@@ -245,7 +245,7 @@ def test_what_another_job_appends_meanwhile_stands(loads: Loads) -> None:
     assert loads.rows() == [(0,), (1,), (2,), (3,)]
 
 
-def test_what_another_job_replaces_meanwhile_does_not_come_back(loads: Loads) -> None:
+def test_a_concurrent_replace_of_another_job_is_not_undone(loads: Loads) -> None:
     for n in range(3):
         loads.load(f"job{n}", APPEND, n=[n])
 
@@ -255,7 +255,7 @@ def test_what_another_job_replaces_meanwhile_does_not_come_back(loads: Loads) ->
     assert loads.warehouse.head() == 4
 
 
-def test_types_of_all_kinds_survive(loads: Loads) -> None:
+def test_compaction_preserves_types_of_all_kinds(loads: Loads) -> None:
     from datetime import date, datetime
     from decimal import Decimal
 
@@ -294,7 +294,7 @@ def test_a_dry_run_writes_nothing(loads: Loads) -> None:
     assert sorted(Path(loads.root).rglob("*")) == there
 
 
-def test_nothing_is_written_where_the_warehouse_was_once_it_has_gone_away(
+def test_nothing_is_written_to_the_place_of_a_disappeared_warehouse(
     tmp_path: Path, client: redis.Redis
 ) -> None:
     """As after an unmount: its folder stands there, empty."""

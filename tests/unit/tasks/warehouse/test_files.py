@@ -27,7 +27,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     return Files(str(tmp_path / "w h") if request.param == "folder" else (tmp_path / "w").as_uri())
 
 
-def test_what_is_written_is_read_back_and_replaced_as_a_whole(files: Files) -> None:
+def test_a_written_file_is_read_back_and_replaced_as_a_whole(files: Files) -> None:
     files.write_durable("a/b/c.json", b"one")
     files.write_durable("a/b/c.json", b"second")
 
@@ -37,7 +37,7 @@ def test_what_is_written_is_read_back_and_replaced_as_a_whole(files: Files) -> N
     assert files.names("a") == ["b"]
 
 
-def test_a_write_for_which_there_is_no_room_names_the_file(tmp_path: Path) -> None:
+def test_a_write_to_a_full_disk_names_the_file(tmp_path: Path) -> None:
     files, before = Files(str(tmp_path)), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
@@ -49,7 +49,7 @@ def test_a_write_for_which_there_is_no_room_names_the_file(tmp_path: Path) -> No
     assert files.names("") == []
 
 
-def test_an_absent_file_is_absent_and_not_an_empty_one(files: Files) -> None:
+def test_an_absent_file_is_distinguished_from_an_empty_one(files: Files) -> None:
     with pytest.raises(FileNotFoundError):
         files.read("nothing")
     assert files.size("nothing") is None
@@ -60,7 +60,7 @@ def test_an_absent_file_is_absent_and_not_an_empty_one(files: Files) -> None:
 @pytest.mark.parametrize(
     "mount_point", [False, True], ids=["nothing there", "an empty mount point"]
 )
-def test_what_is_written_while_the_place_goes_away_is_not_called_written(
+def test_a_write_during_which_the_warehouse_disappears_does_not_succeed(
     tmp_path: Path, write: Callable[[Files, str, bytes], object], mount_point: bool
 ) -> None:
     here = tmp_path / "here"
@@ -81,7 +81,7 @@ def test_what_is_written_while_the_place_goes_away_is_not_called_written(
     assert os.listdir(tmp_path / "away") == ["sign"]
 
 
-def test_where_the_place_is_not_the_one_that_was_meant_nothing_is_made(tmp_path: Path) -> None:
+def test_nothing_is_created_in_a_wrong_place(tmp_path: Path) -> None:
     def check() -> None:
         raise LookupError("this is not the place")
 
@@ -96,14 +96,14 @@ def test_where_the_place_is_not_the_one_that_was_meant_nothing_is_made(tmp_path:
     assert not os.listdir(tmp_path)
 
 
-def test_create_makes_a_file_once_and_never_touches_it_again(files: Files) -> None:
+def test_create_makes_a_file_once_and_never_overwrites_it(files: Files) -> None:
     assert files.create("log/1", b"first")
     assert not files.create("log/1", b"second")
     assert files.read("log/1") == b"first"
     assert files.names("log") == ["1"]
 
 
-def test_of_many_creators_exactly_one_wins_and_its_content_stands_whole(files: Files) -> None:
+def test_exactly_one_of_many_creators_wins_with_complete_content(files: Files) -> None:
     callers = 8
     start = Barrier(callers)
 
@@ -122,7 +122,7 @@ def test_of_many_creators_exactly_one_wins_and_its_content_stands_whole(files: F
             assert files.read(name) == winners[0]
 
 
-def test_a_folder_is_removed_with_all_below_it_and_twice_is_fine(files: Files) -> None:
+def test_removing_a_folder_is_recursive_and_idempotent(files: Files) -> None:
     files.write_durable("s/job/group/1/part", b"x")
     files.write_durable("s/other", b"y")
 
@@ -132,7 +132,7 @@ def test_a_folder_is_removed_with_all_below_it_and_twice_is_fine(files: Files) -
     assert files.names("s") == ["other"]
 
 
-def test_a_file_is_removed_alone_and_twice_is_fine(files: Files) -> None:
+def test_removing_a_file_touches_nothing_else_and_is_idempotent(files: Files) -> None:
     files.write_durable("s/job/1.log", b"x")
     files.write_durable("s/job/1/part", b"y")
 
@@ -142,7 +142,7 @@ def test_a_file_is_removed_alone_and_twice_is_fine(files: Files) -> None:
     assert files.names("s/job") == ["1"]
 
 
-def test_what_removes_follows_no_link_out_of_the_warehouse(tmp_path: Path) -> None:
+def test_a_removal_follows_no_link_out_of_the_warehouse(tmp_path: Path) -> None:
     # Given a folder outside, and links to it in a warehouse that is itself reached by a link
     (tmp_path / "precious").mkdir()
     kept = tmp_path / "precious/file"
@@ -181,38 +181,38 @@ def test_a_path_from_a_damaged_file_does_not_lead_out_of_the_warehouse(
         files.read(path)
 
 
-def test_a_file_that_spark_wrote_can_be_synced_and_a_missing_one_is_told(files: Files) -> None:
+def test_a_file_written_by_spark_is_synced_and_a_missing_one_is_reported(files: Files) -> None:
     files.write_durable("d/part", b"x")
     files.sync(["d/part"])
     with pytest.raises(FileNotFoundError):
         files.sync(["d/part", "d/other"])
 
 
-def test_a_local_warehouse_hands_out_plain_absolute_paths(tmp_path: Path) -> None:
+def test_a_local_warehouse_returns_plain_absolute_paths(tmp_path: Path) -> None:
     for uri in (str(tmp_path), str(tmp_path) + "/", f"file://{tmp_path}", f"file:{tmp_path}"):
         files = Files(uri)
         assert files.uri("a/b.parquet") == f"{tmp_path}/a/b.parquet"
         assert files.local_path("a") == tmp_path / "a"
 
 
-def test_a_warehouse_in_an_object_store_hands_out_uris() -> None:
+def test_a_warehouse_in_an_object_store_returns_uris() -> None:
     files = Files("memory://w")
     assert files.uri("a/b.parquet") == "memory://w/a/b.parquet"
     assert files.local_path("a") is None
 
 
 @pytest.mark.parametrize("uri", ["warehouse", "./warehouse", "/data/w[1]", "/data/*"])
-def test_a_place_that_hosts_or_spark_would_misread_is_refused_at_once(uri: str) -> None:
+def test_an_address_that_hosts_or_spark_would_misread_is_refused(uri: str) -> None:
     with pytest.raises(ValueError, match=r"absolute|choose another"):
         Files(uri)
 
 
-def test_a_store_without_create_if_absent_is_refused_and_not_imitated() -> None:
+def test_a_store_without_create_if_absent_is_refused_and_not_emulated() -> None:
     with pytest.raises(WarehouseUnsupported, match="only if it is absent"):
         Files("hdfs://namenode/w")
 
 
-def test_a_folder_without_hard_links_is_refused_and_leaves_nothing(
+def test_a_folder_without_hard_links_is_refused_and_left_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_links(*_: object) -> None:
@@ -224,7 +224,7 @@ def test_a_folder_without_hard_links_is_refused_and_leaves_nothing(
     assert list((tmp_path / "_log").iterdir()) == []
 
 
-def test_other_accounts_may_read_what_the_umask_allows(tmp_path: Path) -> None:
+def test_file_permissions_follow_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         Files(str(tmp_path)).create("_log/1", b"x")
@@ -233,7 +233,7 @@ def test_other_accounts_may_read_what_the_umask_allows(tmp_path: Path) -> None:
     assert (tmp_path / "_log/1").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_file_its_name_and_that_of_its_folder_reach_the_disk(
+def test_a_file_and_its_folder_entries_are_synced_to_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[int] = []

@@ -57,14 +57,14 @@ def publish(warehouse: Warehouse, publish_id: str, *names: str) -> int:
 # The identity
 
 
-def test_the_id_is_made_once_however_many_ask_at_a_time(warehouse: Warehouse) -> None:
+def test_concurrent_initializers_create_the_warehouse_id_once(warehouse: Warehouse) -> None:
     with ThreadPoolExecutor(8) as pool:
         ids = {future.result() for future in [pool.submit(warehouse.ensure_id) for _ in range(16)]}
     assert len(ids) == 1
     warehouse.check_id(ids.pop())
 
 
-def test_a_folder_that_is_not_shared_is_refused_with_what_was_seen_and_the_usual_cause(
+def test_an_unshared_folder_is_refused_with_findings_and_the_usual_cause(
     tmp_path: Path, warehouse: Warehouse
 ) -> None:
     expected = warehouse.ensure_id()
@@ -83,7 +83,7 @@ def test_a_folder_that_is_not_shared_is_refused_with_what_was_seen_and_the_usual
 # Versions
 
 
-def test_an_empty_warehouse_is_version_zero_and_holds_nothing(warehouse: Warehouse) -> None:
+def test_an_empty_warehouse_is_version_zero_without_datasets(warehouse: Warehouse) -> None:
     assert warehouse.head() == 0
     assert warehouse.state() == {}
     assert sorted(warehouse.state()) == []
@@ -91,7 +91,7 @@ def test_an_empty_warehouse_is_version_zero_and_holds_nothing(warehouse: Warehou
         warehouse.dataset("flights")
 
 
-def test_a_version_once_read_never_changes(warehouse: Warehouse) -> None:
+def test_a_version_never_changes_after_it_was_read(warehouse: Warehouse) -> None:
     publish(warehouse, "a", "flights", "carriers")
     first = warehouse.state(1)
     publish(warehouse, "b", "flights")
@@ -105,7 +105,7 @@ def test_a_version_once_read_never_changes(warehouse: Warehouse) -> None:
     assert (state["flights"].job, state["flights"].rows, state["flights"].at) == ("b", 2, 102.0)
 
 
-def test_files_added_and_removed_are_folded_whatever_the_mode_is_called(
+def test_added_and_removed_files_are_folded_for_any_mode(
     warehouse: Warehouse,
 ) -> None:
     """Append and partition_overwrite of a later release can be read by this one."""
@@ -130,7 +130,7 @@ def test_an_abort_changes_no_dataset(warehouse: Warehouse) -> None:
     assert warehouse.state(2) == warehouse.state(1)
 
 
-def test_the_head_is_one_listing_however_long_the_log_is(
+def test_finding_the_head_takes_one_listing_for_any_length_of_the_log(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(1, 8):
@@ -156,7 +156,7 @@ def test_a_missing_version_is_reported_with_the_newest(warehouse: Warehouse) -> 
 # Slots
 
 
-def test_a_number_is_taken_once(warehouse: Warehouse) -> None:
+def test_a_number_is_assigned_once(warehouse: Warehouse) -> None:
     assert warehouse.create_entry(1, entry(1, "a"))
     assert not warehouse.create_entry(1, entry(1, "b"))
     standing = warehouse.entry(1)
@@ -164,7 +164,7 @@ def test_a_number_is_taken_once(warehouse: Warehouse) -> None:
     assert standing.publish_id == "a"
 
 
-def test_a_gap_cannot_be_made(warehouse: Warehouse) -> None:
+def test_a_gap_cannot_be_created(warehouse: Warehouse) -> None:
     with pytest.raises(LogBroken, match=": 1 is free"):
         warehouse.create_entry(2, entry(2, "a"))
     with pytest.raises(ValueError, match="cannot have the number"):
@@ -172,9 +172,7 @@ def test_a_gap_cannot_be_made(warehouse: Warehouse) -> None:
     assert warehouse.head() == 0
 
 
-def test_a_reader_that_meets_a_gap_says_so_and_guesses_nothing(
-    warehouse: Warehouse, tmp_path: Path
-) -> None:
+def test_a_reader_reports_a_gap_in_the_log(warehouse: Warehouse, tmp_path: Path) -> None:
     for name in "abc":
         publish(warehouse, name, "flights")
     (tmp_path / "warehouse/_log/000000000002.json").unlink()
@@ -227,7 +225,7 @@ def test_a_damaged_entry_is_an_error_and_not_an_empty_version(
     ],
 )
 @pytest.mark.parametrize("place", ["added", "removed", "tokens", "checkpoint"])
-def test_a_path_in_the_log_has_one_spelling_inside_the_warehouse_or_the_entry_is_broken(
+def test_a_log_path_has_one_valid_spelling_inside_the_warehouse(
     warehouse: Warehouse, tmp_path: Path, place: str, path: str
 ) -> None:
     publish(warehouse, "a", "flights")
@@ -253,7 +251,7 @@ def test_a_path_in_the_log_has_one_spelling_inside_the_warehouse_or_the_entry_is
 
 
 @pytest.mark.parametrize("at", [float("nan"), float("inf"), -1, 1e300])
-def test_a_time_in_the_log_that_no_clock_shows_is_an_error(
+def test_an_impossible_time_in_the_log_is_an_error(
     warehouse: Warehouse, tmp_path: Path, at: float
 ) -> None:
     publish(warehouse, "a", "flights")
@@ -263,7 +261,7 @@ def test_a_time_in_the_log_that_no_clock_shows_is_an_error(
         warehouse.state()
 
 
-def test_the_history_of_a_dataset_has_as_many_entries_as_are_asked_for(
+def test_the_history_of_a_dataset_has_the_requested_number_of_entries(
     warehouse: Warehouse,
 ) -> None:
     for n in range(25):
@@ -273,7 +271,7 @@ def test_the_history_of_a_dataset_has_as_many_entries_as_are_asked_for(
     assert [one.n for one in warehouse.history("flights", 24, newest=9, looks=2)] == [9, 8]
 
 
-def test_a_snapshot_edited_by_hand_is_passed_over(warehouse: Warehouse, tmp_path: Path) -> None:
+def test_a_manually_edited_snapshot_is_ignored(warehouse: Warehouse, tmp_path: Path) -> None:
     for n in range(SNAPSHOT_EVERY):
         publish(warehouse, f"p{n}", "flights")
     before = warehouse.state()
@@ -283,7 +281,7 @@ def test_a_snapshot_edited_by_hand_is_passed_over(warehouse: Warehouse, tmp_path
         assert warehouse.state() == before
 
 
-def test_an_entry_of_a_later_release_is_refused_with_the_advice(
+def test_an_entry_of_a_newer_release_is_refused_with_a_remedy(
     warehouse: Warehouse, tmp_path: Path
 ) -> None:
     publish(warehouse, "a", "flights")
@@ -293,16 +291,14 @@ def test_an_entry_of_a_later_release_is_refused_with_the_advice(
         warehouse.state()
 
 
-def test_a_field_that_a_later_release_added_is_passed_over(
-    warehouse: Warehouse, tmp_path: Path
-) -> None:
+def test_a_field_added_by_a_newer_release_is_ignored(warehouse: Warehouse, tmp_path: Path) -> None:
     publish(warehouse, "a", "flights")
     before, path = warehouse.state(), tmp_path / "warehouse/_log/000000000001.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "mood": "good"}))
     assert warehouse.state() == before
 
 
-def test_an_own_publish_is_found_above_the_base_only(warehouse: Warehouse) -> None:
+def test_an_own_publish_is_found_only_above_the_base(warehouse: Warehouse) -> None:
     for name in "abc":
         publish(warehouse, name, "flights")
     assert warehouse.find_publish("b", 0) == 2
@@ -311,7 +307,7 @@ def test_an_own_publish_is_found_above_the_base_only(warehouse: Warehouse) -> No
     assert warehouse.find_publish("z", 0) is None
 
 
-def test_a_log_set_back_is_reported_and_nothing_is_published_twice(
+def test_a_rolled_back_log_is_reported_and_nothing_is_published_twice(
     warehouse: Warehouse,
 ) -> None:
     publish(warehouse, "a", "flights")
@@ -320,7 +316,7 @@ def test_a_log_set_back_is_reported_and_nothing_is_published_twice(
     assert warehouse.head() == 1
 
 
-def test_who_loses_a_slot_takes_the_next_and_replaces_what_the_winner_added(
+def test_a_publisher_that_loses_an_entry_takes_the_next_and_replaces_the_winner(
     warehouse: Warehouse,
 ) -> None:
     mine = replaces("mine", "flights")
@@ -338,7 +334,7 @@ def test_who_loses_a_slot_takes_the_next_and_replaces_what_the_winner_added(
     assert [f.path for f in warehouse.dataset("flights").files] == ["mine/flights"]
 
 
-def test_who_finds_his_own_id_in_the_slot_is_done(warehouse: Warehouse) -> None:
+def test_a_publisher_that_finds_its_own_id_in_the_entry_is_done(warehouse: Warehouse) -> None:
     def overtaken(n: int, state: State) -> Entry:
         assert warehouse.create_entry(n, replaces("mine", "flights")(n, state))
         return replaces("mine", "flights", "weather")(n, state)
@@ -354,7 +350,7 @@ def test_who_finds_his_own_id_in_the_slot_is_done(warehouse: Warehouse) -> None:
 # Snapshots
 
 
-def test_every_fiftieth_entry_is_followed_by_a_snapshot_that_spares_the_older_ones(
+def test_every_fiftieth_entry_is_followed_by_a_snapshot(
     warehouse: Warehouse, tmp_path: Path
 ) -> None:
     for n in range(1, SNAPSHOT_EVERY + 2):
@@ -372,7 +368,7 @@ def test_every_fiftieth_entry_is_followed_by_a_snapshot_that_spares_the_older_on
         warehouse.state(8)
 
 
-def test_a_snapshot_whose_author_died_is_written_by_the_next_publisher(
+def test_the_next_publisher_writes_the_snapshot_of_a_dead_one(
     warehouse: Warehouse, tmp_path: Path
 ) -> None:
     for n in range(1, SNAPSHOT_EVERY + 1):
@@ -386,7 +382,7 @@ def test_a_snapshot_whose_author_died_is_written_by_the_next_publisher(
     assert snapshot.read_bytes() == content
 
 
-def test_a_snapshot_that_cannot_be_written_does_not_undo_the_publish(
+def test_a_failed_snapshot_does_not_undo_the_publish(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object) -> None:
@@ -414,7 +410,7 @@ def _later(text: str) -> str:
 @pytest.mark.parametrize(
     "damage", [_cut, _rows, _later, lambda _: "", lambda _: "[]", lambda _: '{"sha256": 1}']
 )
-def test_a_damaged_snapshot_is_passed_over_and_logged(
+def test_a_damaged_snapshot_is_ignored_and_logged(
     warehouse: Warehouse,
     tmp_path: Path,
     damage: Callable[[str], str],
@@ -521,7 +517,7 @@ def test_plain_python_reads_any_version_from_the_list_of_files(warehouse: Wareho
     assert published_files(warehouse.storage.uri(""), "empty") == []
 
 
-def test_a_reader_may_name_a_warehouse_from_the_working_folder(
+def test_a_reader_may_name_a_warehouse_relative_to_the_working_folder(
     warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_parquet(warehouse)

@@ -58,13 +58,13 @@ def stage(
     )
 
 
-def test_a_marker_reads_back_as_it_was_written(files: Files) -> None:
+def test_a_written_marker_is_read_back_unchanged(files: Files) -> None:
     marker = stage(files, "1-n-c")
     write_marker(files, f"{GROUP}/1-n-c", marker)
     assert read_marker(files, f"{GROUP}/1-n-c") == marker
 
 
-def test_a_group_without_outputs_has_a_marker_too(files: Files) -> None:
+def test_a_group_without_outputs_also_has_a_marker(files: Files) -> None:
     marker = Marker("job-1/clean/1/n/c", "same", {}, {}, {}, 1.0)
     write_marker(files, f"{GROUP}/1-n-c", marker)
     assert find_done_marker(files, GROUP, lambda one: one.fingerprint == "same") == (
@@ -92,7 +92,7 @@ def test_a_damaged_marker_counts_as_absent_and_is_logged(
     assert f"{GROUP}/1-n-c/{MARKER}" in caplog.text
 
 
-def test_a_marker_of_a_later_release_is_not_believed(
+def test_a_marker_of_a_newer_release_is_not_trusted(
     files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_marker(files, f"{GROUP}/1-n-c", stage(files, "1-n-c"))
@@ -102,7 +102,7 @@ def test_a_marker_of_a_later_release_is_not_believed(
     assert "version: Input should be 1" in caplog.text
 
 
-def test_a_store_that_cannot_be_asked_is_an_error_and_not_an_absent_marker(
+def test_an_unreachable_store_is_an_error_and_not_an_absent_marker(
     files: Files, tmp_path: Path
 ) -> None:
     (tmp_path / GROUP / "1-n-c" / MARKER).mkdir(parents=True)
@@ -110,7 +110,7 @@ def test_a_store_that_cannot_be_asked_is_an_error_and_not_an_absent_marker(
         read_marker(files, f"{GROUP}/1-n-c")
 
 
-def test_a_marker_is_not_believed_without_its_files_at_their_size(files: Files) -> None:
+def test_a_marker_is_trusted_only_with_its_files_at_their_size(files: Files) -> None:
     marker = stage(files, "1-n-c")
     write_marker(files, f"{GROUP}/1-n-c", marker)
     path = marker.outputs["flights"].files[0].path
@@ -121,7 +121,7 @@ def test_a_marker_is_not_believed_without_its_files_at_their_size(files: Files) 
     assert find_done_marker(files, GROUP, lambda one: one.fingerprint == "same") is None
 
 
-def test_the_newest_believed_marker_is_found_by_epoch_and_not_by_name(files: Files) -> None:
+def test_the_newest_valid_marker_is_found_by_epoch_and_not_by_name(files: Files) -> None:
     for attempt in ("2-b-c", "10-a-c"):
         write_marker(files, f"{GROUP}/{attempt}", stage(files, attempt))
     write_marker(files, f"{GROUP}/11-a-c", stage(files, "11-a-c", fingerprint="another"))
@@ -139,7 +139,7 @@ def test_the_newest_believed_marker_is_found_by_epoch_and_not_by_name(files: Fil
     assert find_done_marker(files, GROUP, lambda one: one.fingerprint == "third") is None
 
 
-def test_a_marker_is_tried_again_when_the_store_stumbles(
+def test_a_marker_write_is_retried_after_a_transient_store_error(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, waits = os.replace, []
@@ -158,7 +158,7 @@ def test_a_marker_is_tried_again_when_the_store_stumbles(
     assert read_marker(files, f"{GROUP}/1-n-c") == marker
 
 
-def test_a_marker_that_cannot_be_written_fails_loudly_and_leaves_nothing_to_believe(
+def test_a_failed_marker_write_raises_and_leaves_no_valid_marker(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = stage(files, "1-n-c")
@@ -181,7 +181,7 @@ def test_a_marker_that_cannot_be_written_fails_loudly_and_leaves_nothing_to_beli
     assert files.names(f"{GROUP}/1-n-c") == ["flights"], "no temporary file is left"
 
 
-def test_a_marker_never_vouches_for_a_file_that_is_not_there(files: Files) -> None:
+def test_a_marker_never_lists_a_missing_file(files: Files) -> None:
     marker = stage(files, "1-n-c")
     files.remove_tree(f"{GROUP}/1-n-c/flights")
     with pytest.raises(StagingLost, match=r"part-0\.parquet.*job-1/clean/1-n-c.*runs again"):
@@ -189,7 +189,7 @@ def test_a_marker_never_vouches_for_a_file_that_is_not_there(files: Files) -> No
     assert read_marker(files, f"{GROUP}/1-n-c") is None
 
 
-def test_a_marker_is_never_written_beside_files_in_a_false_folder(tmp_path: Path) -> None:
+def test_a_marker_is_never_written_beside_files_in_a_wrong_folder(tmp_path: Path) -> None:
     """Spark writes data files by itself, and makes every folder that is missing on the way."""
     root = str(tmp_path / "warehouse")
     known = Warehouse(root).ensure_id()
@@ -202,7 +202,7 @@ def test_a_marker_is_never_written_beside_files_in_a_false_folder(tmp_path: Path
     assert read_marker(Files(root), f"{GROUP}/1-n-c") is None
 
 
-def test_a_marker_waits_a_moment_for_a_warehouse_that_is_away(tmp_path: Path) -> None:
+def test_a_marker_waits_briefly_for_a_missing_warehouse(tmp_path: Path) -> None:
     here, away = tmp_path / "warehouse", tmp_path / "away"
     known = Warehouse(str(here)).ensure_id()
     marker = stage(Files(str(here)), "1-n-c")
@@ -222,7 +222,7 @@ def test_a_marker_waits_a_moment_for_a_warehouse_that_is_away(tmp_path: Path) ->
 def void(_: object) -> None: ...
 
 
-def test_results_that_are_not_json_fail_the_writer_and_not_the_reader_of_the_marker(
+def test_results_that_are_not_json_fail_the_writer_of_the_marker(
     files: Files,
 ) -> None:
     marker = replace(stage(files, "1-n-c"), results={"lock": threading.Lock()})
@@ -230,7 +230,7 @@ def test_results_that_are_not_json_fail_the_writer_and_not_the_reader_of_the_mar
         write_marker(files, f"{GROUP}/1-n-c", marker, sleep=no_wait)
 
 
-def test_the_files_reach_the_disk_before_the_marker_that_names_them(
+def test_files_are_synced_before_the_marker_that_lists_them(
     files: Files, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     synced: list[str] = []
@@ -256,7 +256,7 @@ def test_the_files_reach_the_disk_before_the_marker_that_names_them(
     )
 
 
-def test_a_folder_for_a_log_costs_a_sync_once_for_each_job(
+def test_creating_a_log_folder_costs_one_sync_per_job(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -282,7 +282,7 @@ def test_on_an_object_store_a_marker_is_created_and_never_replaced(bucket: str) 
 
 
 @pytest.mark.parametrize("told", ["an error", "that it stands"])
-def test_a_marker_of_which_the_reply_was_lost_is_found_to_be_ones_own(
+def test_a_marker_whose_reply_was_lost_is_recognized_as_own(
     bucket: str, monkeypatch: pytest.MonkeyPatch, told: str
 ) -> None:
     files, real, calls = Files(f"{bucket}/w"), Files.create, list[str]()
@@ -303,7 +303,7 @@ def test_a_marker_of_which_the_reply_was_lost_is_found_to_be_ones_own(
     assert len(calls) == (2 if told == "an error" else 1)
 
 
-def test_of_many_that_write_one_marker_to_an_object_store_one_wins(bucket: str) -> None:
+def test_one_of_many_writers_of_a_marker_in_an_object_store_wins(bucket: str) -> None:
     """A request that was given up may reach the store after a later one."""
     files = Files(f"{bucket}/w")
     first = stage(files, "1-n-c")

@@ -44,7 +44,7 @@ def test_the_server_refuses_a_second_conditional_write(bucket: str) -> None:
         obstore.put(store, "x", b"2", mode="create")
 
 
-def test_an_id_and_an_entry_of_which_the_reply_was_lost_are_found_to_be_ones_own(
+def test_an_id_or_entry_whose_reply_was_lost_is_recognized_as_own(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library sends a request again whose reply was lost, and then hears that the object
@@ -66,7 +66,7 @@ def test_an_id_and_an_entry_of_which_the_reply_was_lost_are_found_to_be_ones_own
 
 
 @pytest.mark.parametrize("partition_by", [[], ["day"]])
-def test_a_table_is_staged_read_back_and_found_again(bucket: str, partition_by: list[str]) -> None:
+def test_a_staged_table_is_read_back_and_found_again(bucket: str, partition_by: list[str]) -> None:
     files = Files(f"{bucket}/w")
     table = pa.table({"day": ["a", "b", "b"], "n": [1, 2, 3]})
     folder = "_staging/j/g/1-n-c"
@@ -85,13 +85,13 @@ def test_a_table_is_staged_read_back_and_found_again(bucket: str, partition_by: 
     assert find_done_marker(files, "_staging/j/g", lambda _: True) is None
 
 
-def test_another_warehouse_in_its_place_is_not_written_to(bucket: str) -> None:
+def test_a_replaced_warehouse_is_not_written_to(bucket: str) -> None:
     Warehouse(f"{bucket}/w").ensure_id()
     with pytest.raises(WarehouseMismatch):
         Warehouse(f"{bucket}/w", expected_id="another").storage.write_durable("x", b"")
 
 
-def test_a_file_of_a_stream_in_a_bucket_that_is_missing_is_not_told_to_be_missing_itself(
+def test_a_stream_file_in_a_missing_bucket_is_not_reported_as_a_missing_file(
     bucket: str, tmp_path: Path
 ) -> None:
     """The answer of S3 to a question about one object is the same for both."""
@@ -128,12 +128,12 @@ def ask_everything(files: Files) -> list[BaseException]:
     return errors
 
 
-def test_a_bucket_that_is_missing_is_no_missing_file(bucket: str) -> None:
+def test_a_missing_bucket_is_not_a_missing_file(bucket: str) -> None:
     for error in ask_everything(Files(f"{bucket}-not/w")):
         assert "the bucket of" in str(error)
 
 
-def test_a_store_that_nobody_answers_for_is_no_missing_file(
+def test_an_unreachable_store_is_not_a_missing_file(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as closed:
@@ -144,7 +144,7 @@ def test_a_store_that_nobody_answers_for_is_no_missing_file(
     assert "error sending request" in seen.trouble
 
 
-def test_the_doctor_probes_a_bucket(bucket: str) -> None:
+def test_doctor_tests_a_bucket(bucket: str) -> None:
     uri = f"{bucket}/w"
     assert not warehouse_facts(uri, "word").exists
     known = Warehouse(uri).ensure_id()
@@ -154,7 +154,7 @@ def test_the_doctor_probes_a_bucket(bucket: str) -> None:
     assert "the bucket of" in warehouse_facts(f"{bucket}-not/w", "word").trouble
 
 
-def test_the_doctor_says_whether_spark_lacks_the_connector(
+def test_doctor_reports_a_missing_spark_connector(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert lacks_connector("s3://bucket/w", {})
@@ -177,20 +177,20 @@ def test_the_doctor_says_whether_spark_lacks_the_connector(
         "gs://a:hidden@b",
     ],
 )
-def test_an_address_with_a_user_or_a_key_is_refused_and_not_repeated(uri: str) -> None:
+def test_an_address_with_a_user_or_key_is_refused_without_showing_it(uri: str) -> None:
     for use in (Files, lambda uri: Settings(warehouse=uri)):
         with pytest.raises(ValueError, match="holds a user or a key") as raised:
             use(uri)
         assert "hidden" not in str(raised.value)
 
 
-def test_the_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(WarehouseUnsupported, match=r"\.\[s3\]"):
         Files("s3://never-opened-before/w")
 
 
-def test_a_process_that_was_forked_says_so_and_does_not_hang(bucket: str) -> None:
+def test_a_forked_process_reports_an_error_instead_of_hanging(bucket: str) -> None:
     """The library's threads are not in it."""
     files = Files(f"{bucket}/w")
     files.write_durable("a", b"")
@@ -205,7 +205,7 @@ def test_a_process_that_was_forked_says_so_and_does_not_hang(bucket: str) -> Non
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_an_answer_of_several_lines_is_one_line_of_the_error(
+def test_a_multiline_answer_is_one_line_in_the_error(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Azure answers."""
@@ -231,7 +231,7 @@ def test_an_answer_of_several_lines_is_one_line_of_the_error(
             server.shutdown()
 
 
-def test_folder_markers_are_no_files_and_empty_files_are(bucket: str, s3_server: S3Server) -> None:
+def test_folder_markers_are_not_files_but_empty_files_are(bucket: str, s3_server: S3Server) -> None:
     """S3A makes an object ``folder/`` for a folder; the library lists it as ``folder``."""
     with closing(s3_server.client("s3")) as s3:
         for key in ("w/folder/", "w/folder/inner/", "w/folder/inner/file", "w/folder/empty"):

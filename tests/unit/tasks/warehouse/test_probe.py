@@ -35,7 +35,7 @@ def settled(probe: WarehouseProbe) -> WarehouseSeen:
     return wait_until(told, 10, "the first look")
 
 
-def test_the_id_is_told_and_looked_at_again_after_a_while(tmp_path: Path) -> None:
+def test_the_warehouse_id_is_reported_and_rechecked_periodically(tmp_path: Path) -> None:
     clock = Clock()
     probe = WarehouseProbe(Settings(warehouse=str(tmp_path)), clock)
     first = Warehouse(str(tmp_path)).ensure_id()
@@ -60,7 +60,7 @@ def test_a_missing_warehouse_is_checked_again_soon(tmp_path: Path) -> None:
     assert probe.seen(AT).looked_at == AT
 
 
-def test_a_process_that_was_set_to_no_warehouse_or_to_no_folder_does_not_look(
+def test_a_process_without_a_warehouse_folder_makes_no_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("UNSTUCK_WAREHOUSE", raising=False)
@@ -77,7 +77,7 @@ def test_an_unreadable_folder_is_reported_with_the_error(tmp_path: Path) -> None
     assert "IsADirectoryError" in settled(WarehouseProbe(Settings(warehouse=str(tmp_path)))).trouble
 
 
-def test_a_hanging_mount_delays_nothing_and_is_reported_until_it_answers(tmp_path: Path) -> None:
+def test_a_hanging_mount_delays_nothing_and_is_reported_until_it_responds(tmp_path: Path) -> None:
     hung = tmp_path / "_warehouse_id"
     os.mkfifo(hung)  # who reads it waits, as on a mount whose server is gone
     clock = Clock()

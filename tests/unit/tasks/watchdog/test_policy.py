@@ -23,7 +23,7 @@ def see(now: float, **what: object) -> Observation:
     return replace(Observation(now, ProcessState.ALIVE), **what)  # type: ignore[arg-type]
 
 
-def test_a_runner_that_works_is_let_be() -> None:
+def test_a_working_runner_is_left_alone() -> None:
     action = decide(IDLE, see(1.0, answer=RenewAnswer.CONTINUE), grace=GRACE)
     assert (action.instruction, action.kill_reason, action.outcome) == (None, "", None)
 
@@ -36,7 +36,7 @@ def test_a_runner_that_works_is_let_be() -> None:
         (RenewAnswer.STALE, None),
     ],
 )
-def test_an_order_is_told_once_then_enforced_after_the_grace(
+def test_an_order_is_sent_once_and_enforced_after_the_grace(
     answer: RenewAnswer, kind: OutcomeKind | None
 ) -> None:
     first = decide(IDLE, see(100.0, answer=answer), grace=GRACE)
@@ -48,7 +48,7 @@ def test_an_order_is_told_once_then_enforced_after_the_grace(
     assert (last.outcome.kind if last.outcome else None) == kind
 
 
-def test_a_timeout_is_told_then_enforced_and_reported_as_a_failure_of_the_group() -> None:
+def test_a_timeout_is_sent_then_enforced_and_reported_as_a_group_failure() -> None:
     state = timed(Clock("TIMEOUT", 60.0, began=0.0))
     assert decide(state, see(59.9), grace=GRACE).instruction is None
     told = decide(state, see(60.0), grace=GRACE)
@@ -60,7 +60,7 @@ def test_a_timeout_is_told_then_enforced_and_reported_as_a_failure_of_the_group(
     assert (end.outcome.failure.code, end.outcome.failure.recoverable) == ("TIMEOUT", True)
 
 
-def test_the_users_cancel_replaces_a_timeout_and_does_not_start_the_grace_again() -> None:
+def test_a_user_cancel_replaces_a_timeout_without_restarting_the_grace() -> None:
     told = decide(timed(Clock("TIMEOUT", 1.0, 0.0)), see(1.0), grace=GRACE)
     canceled = decide(told.state, see(5.0, answer=RenewAnswer.CANCEL), grace=GRACE)
     assert canceled.instruction is Instruction.CANCEL
@@ -75,7 +75,7 @@ def test_a_weaker_order_never_replaces_a_stronger_one() -> None:
     assert (later.instruction, later.state.instruction) == (None, Instruction.STALE)
 
 
-def test_a_runner_that_died_unordered_is_lost_and_its_tree_is_ended() -> None:
+def test_a_runner_that_died_without_an_order_is_lost_and_its_children_end() -> None:
     action = decide(
         IDLE,
         see(0.0, runner=ProcessState.GONE),
@@ -91,14 +91,14 @@ def test_a_runner_that_died_unordered_is_lost_and_its_tree_is_ended() -> None:
     assert action.outcome.failure.text == action.kill_reason
 
 
-def test_a_runner_that_died_after_a_cancel_was_canceled_not_lost() -> None:
+def test_a_runner_that_died_after_a_cancel_is_canceled_and_not_lost() -> None:
     told = decide(IDLE, see(0.0, answer=RenewAnswer.CANCEL), grace=GRACE)
     action = decide(told.state, see(1.0, runner=ProcessState.GONE), grace=GRACE)
     assert action.outcome is not None
     assert action.outcome.kind is OutcomeKind.CANCELED
 
 
-def test_an_orphan_is_ended_at_once() -> None:
+def test_an_orphaned_runner_is_ended_immediately() -> None:
     action = decide(IDLE, see(0.0, orphaned=True), grace=GRACE)
     assert action.kill_reason
 
@@ -123,7 +123,7 @@ ALL_STEPS = Clock("TIMEOUT", 60.0, began=0.0)
 ONE_STEP = Clock("STEP_TIMEOUT", 10.0, began=20.0, step="step 2 of 3 (clean)")
 
 
-def test_of_the_clock_of_a_group_and_that_of_its_step_the_first_to_run_out_is_told() -> None:
+def test_the_first_of_group_and_step_timeouts_is_reported() -> None:
     both = timed(ALL_STEPS, ONE_STEP)
     assert both.next_end == 30.0
     assert decide(both, see(29.9), grace=GRACE).instruction is None
@@ -149,7 +149,7 @@ def test_a_timeout_reports_the_last_line_of_the_step() -> None:
         assert "; its step was last seen at etl.py:12 in load; raise " in end.outcome.failure.text
 
 
-def test_a_worker_that_stops_hands_back_when_the_grace_is_over_and_not_before() -> None:
+def test_a_stopping_worker_hands_back_only_when_the_grace_ends() -> None:
     assert decide(IDLE, see(29.9, drain_at=30.0), grace=GRACE).instruction is None
     told = decide(IDLE, see(30.0, drain_at=30.0), grace=GRACE)
     assert told.instruction is Instruction.DRAIN
@@ -162,7 +162,7 @@ def test_a_worker_that_stops_hands_back_when_the_grace_is_over_and_not_before() 
 
 
 @pytest.mark.parametrize("how", [{"runner": ProcessState.GONE}, {"orphaned": True}])
-def test_a_runner_that_dies_while_its_worker_stops_was_handed_back_and_says_how(
+def test_a_runner_that_dies_while_its_worker_stops_counts_as_handed_back(
     how: dict[str, object],
 ) -> None:
     action = decide(IDLE, see(5.0, drain_at=30.0, **how), grace=GRACE, who="r1")
@@ -172,7 +172,7 @@ def test_a_runner_that_dies_while_its_worker_stops_was_handed_back_and_says_how(
     assert action.outcome.failure.text == f"{action.kill_reason}, while its worker was told to stop"
 
 
-def test_the_users_cancel_holds_also_while_the_worker_stops() -> None:
+def test_a_user_cancel_also_applies_while_the_worker_stops() -> None:
     told = decide(IDLE, see(1.0, drain_at=0.0), grace=GRACE)
     canceled = decide(told.state, see(2.0, drain_at=0.0, answer=RenewAnswer.CANCEL), grace=GRACE)
     assert canceled.instruction is Instruction.CANCEL
@@ -181,9 +181,7 @@ def test_the_users_cancel_holds_also_while_the_worker_stops() -> None:
     assert end.outcome.kind is OutcomeKind.CANCELED
 
 
-def test_a_runner_that_leaves_the_session_has_the_time_for_that_and_nothing_more_is_said_of_its_attempt() -> (
-    None
-):
+def test_a_runner_closing_its_session_has_time_and_its_attempt_is_not_reported_again() -> None:
     leaving = timed(Clock("SESSION_TIMEOUT", 300.0, 0.0, "leaving the Spark session on here:1"))
     let_be = decide(leaving, see(100.0, answer=RenewAnswer.STALE), grace=GRACE)
     assert (let_be.instruction, let_be.state.instruction) == (None, None), (
@@ -198,9 +196,7 @@ def test_a_runner_that_leaves_the_session_has_the_time_for_that_and_nothing_more
     assert decide(leaving, see(1.0, runner=ProcessState.GONE), grace=GRACE).outcome is None
 
 
-def test_a_runner_that_leaves_its_session_is_let_be_also_when_a_renewal_was_quicker_than_the_look() -> (
-    None
-):
+def test_a_runner_closing_its_session_is_left_alone_after_an_early_renewal() -> None:
     working = decide(WatchState(), see(1.0, answer=RenewAnswer.STALE), grace=GRACE)
     assert working.instruction is Instruction.STALE
     leaving = replace(

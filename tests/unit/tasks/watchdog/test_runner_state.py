@@ -42,7 +42,7 @@ def test_every_process_with_the_descriptor_reads_the_last_state(shared: SharedRu
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "漢", "🙂"])
-def test_texts_of_a_step_that_have_no_room_are_cut(shared: SharedRunnerState, letter: str) -> None:
+def test_step_texts_that_do_not_fit_are_truncated(shared: SharedRunnerState, letter: str) -> None:
     clock = Clock("STEP_TIMEOUT", 1.0, 2.0, letter * 10**5)
     shared.write(HELD)
     long = letter * 10**6
@@ -55,7 +55,7 @@ def test_texts_of_a_step_that_have_no_room_are_cut(shared: SharedRunnerState, le
     assert read.clocks["STEP_TIMEOUT"].ends == 3.0
 
 
-def test_secrets_that_have_no_room_are_said_to_be_missing_and_cost_nothing_else(
+def test_secrets_that_do_not_fit_are_reported_as_missing(
     shared: SharedRunnerState,
 ) -> None:
     """Without them no text of a step is shown, since it could not be cleaned."""
@@ -66,7 +66,7 @@ def test_secrets_that_have_no_room_are_said_to_be_missing_and_cost_nothing_else(
 
 
 @pytest.mark.variant
-def test_what_was_written_last_is_whole_wherever_its_writer_is_killed(
+def test_the_latest_state_is_complete_wherever_its_writer_is_killed(
     shared: SharedRunnerState,
 ) -> None:
     reader = SharedRunnerState(shared.descriptor)

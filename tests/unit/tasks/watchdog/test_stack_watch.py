@@ -35,7 +35,7 @@ def shown(*frames: RawFrame, packages: tuple[str, ...] = ()) -> list[tuple[RawFr
     return [(frame, len(skipped)) for frame, skipped in chosen(frames[::-1], packages)]
 
 
-def test_shown_are_the_users_frames_below_our_call_and_the_innermost_one() -> None:
+def test_the_user_frames_below_the_step_call_and_the_innermost_frame_are_shown() -> None:
     assert shown(CELERY, CALLER, own(1), own(2)) == [(own(1), 0), (own(2), 0)]
     assert shown(CELERY, CALLER, own(1), REQUESTS, own(2), REQUESTS, JSON, SOCKET) == [
         (own(1), 0),
@@ -44,24 +44,24 @@ def test_shown_are_the_users_frames_below_our_call_and_the_innermost_one() -> No
     ]
 
 
-def test_of_a_stack_without_the_users_code_the_last_of_ours_and_the_innermost_are_shown() -> None:
+def test_a_stack_without_user_code_shows_the_last_internal_and_the_innermost_frame() -> None:
     assert shown(CELERY, CALLER, WRITES, JSON, SOCKET) == [(WRITES, 0), (SOCKET, 1)]
     assert shown(CELERY, CALLER) == [(CALLER, 0)]
 
 
-def test_a_package_of_steps_is_the_users_wherever_it_is_installed() -> None:
+def test_a_package_with_steps_counts_as_user_code_wherever_installed() -> None:
     assert shown(CALLER, PACKAGED, SOCKET, packages=("etl",)) == [(PACKAGED, 0), (SOCKET, 0)]
     assert shown(CALLER, PACKAGED, SOCKET) == [(SOCKET, 1)]
 
 
 @pytest.mark.parametrize("deep", [SHOWN, 30, 99])
-def test_of_a_deep_stack_the_first_and_the_last_are_shown(deep: int) -> None:
+def test_the_first_and_last_frames_of_a_deep_stack_are_shown(deep: int) -> None:
     found = shown(CALLER, *(own(n) for n in range(deep)), SOCKET)
     assert [frame.line for frame, _ in found] == [0, *range(deep - SHOWN + 2, deep), 1]
     assert sum(skipped for _, skipped in found) == deep + 1 - SHOWN
 
 
-def test_a_stack_so_deep_that_our_call_is_not_in_it_is_shown() -> None:
+def test_a_stack_too_deep_to_include_the_step_call_is_shown() -> None:
     assert len(shown(*(own(n) for n in range(100)))) == SHOWN - 1
 
 

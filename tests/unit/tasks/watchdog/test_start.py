@@ -100,7 +100,7 @@ def watches(watchdog: psutil.Process) -> bool:
     )
 
 
-def test_a_process_with_one_thread_forks_its_watchdog_and_with_two_it_starts_a_python(
+def test_a_single_threaded_process_forks_its_watchdog_and_others_start_python(
     runner: Runner,
 ) -> None:
     assert runner.kind == "ForkedWatchdog"
@@ -113,7 +113,7 @@ def test_a_process_with_one_thread_forks_its_watchdog_and_with_two_it_starts_a_p
     assert forked < started / 2, "what the runner has imported is not shared"
 
 
-def test_a_forked_watchdog_has_left_the_process_group_of_its_runner_once_it_is_started(
+def test_a_forked_watchdog_leaves_the_process_group_of_its_runner(
     runner: Runner,
 ) -> None:
     """The runner may kill its group at once. On a busy host, the watchdog is slow to leave it."""
@@ -148,7 +148,7 @@ def test_a_forked_watchdog_keeps_no_descriptor_of_its_runner(runner: Runner) -> 
     assert not pipes & kept
 
 
-def test_a_forked_watchdog_has_no_signal_handler_of_its_runner_and_its_end_is_told(
+def test_a_forked_watchdog_keeps_no_signal_handler_and_its_end_is_reported(
     runner: Runner,
 ) -> None:
     wait_until(lambda: watches(runner.watchdog), 10, "it to watch")

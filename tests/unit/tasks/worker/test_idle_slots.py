@@ -28,9 +28,7 @@ def slots(child: psutil.Process) -> IdleSlots:
     return IdleSlots(lambda: [child])
 
 
-def test_a_child_that_starts_up_or_works_is_not_free_and_one_that_waits_is(
-    slots: IdleSlots, child: psutil.Process
-) -> None:
+def test_only_a_waiting_child_is_free(slots: IdleSlots, child: psutil.Process) -> None:
     assert not slots.available, "it has not said that it waits"
     slots.idle(0, child.pid)
     assert slots.available
@@ -38,9 +36,7 @@ def test_a_child_that_starts_up_or_works_is_not_free_and_one_that_waits_is(
     assert not slots.available
 
 
-def test_a_child_that_waits_and_is_stopped_is_not_free(
-    slots: IdleSlots, child: psutil.Process
-) -> None:
+def test_a_stopped_waiting_child_is_not_free(slots: IdleSlots, child: psutil.Process) -> None:
     """Celery has given it a job that it does not read; the others may be in the middle of
     theirs.
     """
@@ -56,9 +52,7 @@ def test_a_slot_counts_only_while_its_child_lives(slots: IdleSlots, child: psuti
     assert not slots.available
 
 
-def test_a_worker_without_a_child_that_lives_is_free(
-    slots: IdleSlots, child: psutil.Process
-) -> None:
+def test_a_worker_without_live_children_is_free(slots: IdleSlots, child: psutil.Process) -> None:
     """It may be one whose main process hangs, and whose runner has died since: no work can be lost
     with it.
     """
@@ -68,14 +62,14 @@ def test_a_worker_without_a_child_that_lives_is_free(
     assert slots.available
 
 
-def test_children_beyond_the_last_slot_count_as_at_work(
+def test_children_beyond_the_last_slot_count_as_busy(
     slots: IdleSlots, child: psutil.Process
 ) -> None:
     slots.idle(MAX_CHILDREN, child.pid)
     assert not slots.available
 
 
-def test_children_that_cannot_be_looked_at_count_as_at_work() -> None:
+def test_children_that_cannot_be_inspected_count_as_busy() -> None:
     def children() -> list[psutil.Process]:
         raise OSError(errno.EMFILE, "no descriptor is left")
 

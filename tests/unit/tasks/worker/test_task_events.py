@@ -18,7 +18,7 @@ from unstuck.tasks.protocol.report import OutcomeKind
 GROUP = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}
 
 
-def test_task_events_are_sent_only_after_a_monitor_has_asked(
+def test_task_events_are_sent_only_after_a_request_of_a_monitor(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     events: list[dict[str, Any]] = []

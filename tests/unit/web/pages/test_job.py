@@ -62,9 +62,7 @@ def failed_fork(hand: ByHand) -> str:
     return job
 
 
-def test_a_word_for_a_job_leads_to_its_screens_under_its_id(
-    browser: TestClient, hand: ByHand
-) -> None:
+def test_a_job_word_redirects_to_the_screens_of_its_id(browser: TestClient, hand: ByHand) -> None:
     first = hand.submit({"name": "a"}, name="night")
     job = hand.client.submit(hand.client.written(first), key="2013-12-31").id
     for below in ("", "/attempts", "/spec", "/groups/a", "/groups/a%5B7%5D/log?attempt=1&x=%2F"):
@@ -81,7 +79,7 @@ def test_a_word_for_a_job_leads_to_its_screens_under_its_id(
     )
 
 
-def test_the_sentences_and_commands_of_why_stand_on_the_screen(
+def test_the_sentences_and_commands_of_why_are_on_the_screen(
     browser: TestClient, hand: ByHand, failed_fork: str
 ) -> None:
     said = text_of(browser, f"/jobs/{failed_fork}")
@@ -93,7 +91,7 @@ def test_the_sentences_and_commands_of_why_stand_on_the_screen(
     assert " ".join(waits.what.split()) in said
 
 
-def test_a_fork_is_folded_into_its_census_and_the_members_that_need_a_look(
+def test_a_fork_is_folded_into_counts_and_its_problem_members(
     browser: TestClient, failed_fork: str
 ) -> None:
     said = text_of(browser, f"/jobs/{failed_fork}")
@@ -117,7 +115,7 @@ def test_a_click_on_a_group_of_the_graph_leads_to_its_line(
         assert f'<tr id="group-{name}">' in text
 
 
-def test_a_group_offers_what_may_be_done_to_it_and_shows_its_error(
+def test_a_group_offers_its_legal_actions_and_shows_its_error(
     browser: TestClient, hand: ByHand
 ) -> None:
     job = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
@@ -130,7 +128,7 @@ def test_a_group_offers_what_may_be_done_to_it_and_shows_its_error(
     assert "Traceback: File x No: network" in said
 
 
-def test_a_large_job_is_shown_by_page_with_what_needs_a_look_first(
+def test_a_large_job_is_shown_in_pages_with_problems_first(
     browser: TestClient, hand: ByHand
 ) -> None:
     groups: list[dict[str, Any]] = [{"name": f"g{n}", "retry": {"max": 0}} for n in range(351)]
@@ -152,7 +150,7 @@ def test_a_large_job_is_shown_by_page_with_what_needs_a_look_first(
     assert re.findall(r'href="(\?page=[^"]*)"', last) == ["?page=3"]
 
 
-def test_groups_are_found_by_name_and_state_and_sorted(
+def test_groups_are_filtered_by_name_and_state_and_sorted(
     browser: TestClient, hand: ByHand, failed_fork: str
 ) -> None:
     def shown(query: str) -> list[str]:
@@ -175,7 +173,7 @@ def test_groups_are_found_by_name_and_state_and_sorted(
     assert re.findall(r'<tr id="group-([^"]+)"', members) == ["by_m[5]"]
 
 
-def test_attempts_and_events_are_shown_the_newest_first_and_by_page(
+def test_attempts_and_events_are_shown_newest_first_in_pages(
     browser: TestClient, hand: ByHand
 ) -> None:
     job = hand.submit({"name": "f", "for_each": {"m": list(range(60))}})
@@ -191,7 +189,7 @@ def test_attempts_and_events_are_shown_the_newest_first_and_by_page(
         assert browser.get(f"/jobs/{job}/attempts?before={odd}").status_code == 422
 
 
-def test_the_spec_is_shown_with_its_parameters_and_what_was_altered(
+def test_the_spec_is_shown_with_its_parameters_and_alterations(
     browser: TestClient, hand: ByHand
 ) -> None:
     job = hand.submit({"name": "a", "timeout": "1h"}, params={"day": "<today>"})
@@ -203,7 +201,7 @@ def test_the_spec_is_shown_with_its_parameters_and_what_was_altered(
     assert "name: job" in said
 
 
-def test_a_log_is_shown_by_its_end_without_what_a_terminal_would_obey(
+def test_the_end_of_a_log_is_shown_without_terminal_control_sequences(
     browser: TestClient, hand: ByHand
 ) -> None:
     job = hand.submit({"name": "a"})
@@ -235,7 +233,7 @@ def test_a_log_is_shown_by_its_end_without_what_a_terminal_would_obey(
     assert ">Log</h2>" in without
 
 
-def test_a_log_that_hangs_is_said_to_and_the_rest_of_the_screen_stands(
+def test_a_hanging_log_is_reported_and_the_rest_of_the_screen_works(
     browser: TestClient, hand: ByHand
 ) -> None:
     app: Any = browser.app
@@ -252,7 +250,7 @@ def test_a_log_that_hangs_is_said_to_and_the_rest_of_the_screen_stands(
         pass
 
 
-def test_of_a_log_of_a_gigabyte_only_the_end_is_read(tmp_path: Path) -> None:
+def test_only_the_end_of_a_huge_log_is_read(tmp_path: Path) -> None:
     path = tmp_path / "big.log"
     with path.open("wb") as file:
         file.truncate(2**30)
@@ -279,7 +277,7 @@ def test_a_missing_group_is_reported_with_the_existing_ones(
 @pytest.mark.parametrize(
     "job", ["gone", "a%20b", "%3Cscript%3E", "%ff", "{x}", "*", "20261127T000000-" + "a" * 300]
 )
-def test_a_job_that_is_not_there_is_told_in_the_sentence_of_the_command_line(
+def test_a_missing_job_is_reported_in_the_words_of_the_command_line(
     browser: TestClient, job: str
 ) -> None:
     for below in ("", "/attempts", "/spec", "/groups/a", "/groups/a/log"):
@@ -289,7 +287,7 @@ def test_a_job_that_is_not_there_is_told_in_the_sentence_of_the_command_line(
         assert "<script>" not in re.sub(r"<script src=[^>]*>", "", answer.text)
 
 
-def test_a_damaged_record_is_shown_as_the_command_line_shows_it(
+def test_a_damaged_record_is_shown_as_on_the_command_line(
     browser: TestClient, hand: ByHand, client: redis.Redis, failed_fork: str
 ) -> None:
     keys = Keys(hand.settings.prefix).of(failed_fork)
@@ -305,7 +303,7 @@ def test_a_damaged_record_is_shown_as_the_command_line_shows_it(
     assert "the stored spec of job" in text_of(browser, f"/jobs/{failed_fork}/spec")
 
 
-def test_a_fork_whose_members_are_not_known_yet_is_drawn(browser: TestClient, hand: ByHand) -> None:
+def test_an_unexpanded_fork_is_drawn(browser: TestClient, hand: ByHand) -> None:
     job = hand.submit(
         {"name": "a"}, {"name": "dyn", "needs": ["a"], "for_each": {"x": {"from": "a.x"}}}
     )
@@ -314,7 +312,7 @@ def test_a_fork_whose_members_are_not_known_yet_is_drawn(browser: TestClient, ha
     assert "The members are not known yet" in text_of(browser, f"/jobs/{job}/groups/dyn")
 
 
-def test_jobs_are_listed_by_status_name_and_time_as_on_the_command_line(
+def test_jobs_are_filtered_by_status_name_and_time_as_on_the_command_line(
     browser: TestClient, hand: ByHand
 ) -> None:
     done, waits = hand.finished(name="daily"), hand.submit({"name": "a"}, name="nightly")
@@ -333,7 +331,7 @@ def test_jobs_are_listed_by_status_name_and_time_as_on_the_command_line(
         assert wrong.partition("=")[2] in answer.text
 
 
-def test_outputs_are_shown_with_their_rows_and_what_was_rejected_by_which_rule(
+def test_outputs_are_shown_with_rows_and_rejected_rows_by_rule(
     browser: TestClient, hand: ByHand
 ) -> None:
     job = hand.submit({"name": "a"}, {"name": "b"})
@@ -345,7 +343,7 @@ def test_outputs_are_shown_with_their_rows_and_what_was_rejected_by_which_rule(
     assert f"orders{REJECTED}" not in said
 
 
-def test_a_secret_is_shown_by_its_name_alone(
+def test_a_secret_is_shown_only_by_its_name(
     browser: TestClient, hand: ByHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DB_PASSWORD", "hunter2-of-the-database")

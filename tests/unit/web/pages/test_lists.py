@@ -52,7 +52,7 @@ def links(text: str, inside: str) -> list[str]:
 # -- schedules -------------------------------------------------------------------------------------
 
 
-def test_schedules_that_are_not_well_come_first_and_those_that_have_ended_last(
+def test_unhealthy_schedules_come_first_and_ended_ones_last(
     browser: TestClient, hand: ByHand
 ) -> None:
     known = hand.client.schedules
@@ -77,7 +77,7 @@ def test_schedules_that_are_not_well_come_first_and_those_that_have_ended_last(
     ]
 
 
-def test_each_run_of_a_schedule_names_its_tick_in_the_zone_of_the_schedule_and_each_next_tick_what_it_gives(
+def test_each_run_of_a_schedule_shows_its_tick_and_each_next_tick_its_parameters(
     browser: TestClient, hand: ByHand
 ) -> None:
     known = hand.client.schedules
@@ -123,7 +123,7 @@ def test_a_long_list_has_pages_and_a_filter(browser: TestClient, hand: ByHand) -
     assert "No schedule name contains “&lt;i&gt;”." in browser.get("/schedules?name=<i>").text
 
 
-def test_a_schedule_that_is_damaged_or_was_removed_meanwhile_says_so_and_hides_no_other(
+def test_a_damaged_or_removed_schedule_is_reported_and_hides_no_other(
     browser: TestClient, hand: ByHand, client: redis.Redis
 ) -> None:
     known = hand.client.schedules
@@ -164,9 +164,7 @@ def publish(hand: ByHand, *names: str, inputs: dict[str, list[int]] | None = Non
     return n
 
 
-def test_a_dataset_is_found_by_its_link_whatever_its_name_is(
-    browser: TestClient, hand: ByHand
-) -> None:
+def test_a_dataset_with_any_name_is_found_by_its_link(browser: TestClient, hand: ByHand) -> None:
     odd = [
         "plain",
         "a/b c",
@@ -194,7 +192,7 @@ def test_a_dataset_is_found_by_its_link_whatever_its_name_is(
     assert browser.get("/datasets/none").status_code == 404
 
 
-def test_a_dataset_shows_its_versions_by_pages_and_what_each_was_made_from(
+def test_a_dataset_shows_its_versions_in_pages_with_their_inputs(
     browser: TestClient, hand: ByHand
 ) -> None:
     publish(hand, "flights", "flights__rejected")
@@ -228,7 +226,7 @@ def away(hand: ByHand) -> Iterator[TestClient]:
         yield TestClient(app, f"http://{HOST}", raise_server_exceptions=False)
 
 
-def test_a_warehouse_that_hangs_is_said_to_and_the_rest_of_the_page_stands(
+def test_a_hanging_warehouse_is_reported_and_the_rest_of_the_page_works(
     hand: ByHand, away: TestClient
 ) -> None:
     hand.client.schedules.set(spec("nightly"))
@@ -256,7 +254,7 @@ def test_a_missing_warehouse_is_distinguished_from_an_empty_one(
 # -- the fleet -------------------------------------------------------------------------------------
 
 
-def test_an_empty_fleet_says_what_to_start(browser: TestClient) -> None:
+def test_an_empty_fleet_shows_the_commands_to_start_one(browser: TestClient) -> None:
     text = browser.get("/fleet").text
     assert "0 runners and 0 coordinators report to" in text
     for command in (
@@ -267,9 +265,7 @@ def test_an_empty_fleet_says_what_to_start(browser: TestClient) -> None:
         assert f"<code>{command}</code>" in text
 
 
-def test_waiting_work_is_shown_by_the_age_of_its_oldest_group(
-    browser: TestClient, hand: ByHand
-) -> None:
+def test_waiting_work_shows_the_age_of_its_oldest_group(browser: TestClient, hand: ByHand) -> None:
     hand.client.pools.set("jdbc", 1)
     for name, queue in (("first", "nobody_listens"), ("second", "light"), ("third", "light")):
         hand.decide(hand.submit({"name": "load", "queue": queue}, name=name))
@@ -285,7 +281,7 @@ def test_waiting_work_is_shown_by_the_age_of_its_oldest_group(
     assert '<th scope="row">jdbc</th><td class="n" data-label="Free">1</td>' in text
 
 
-def test_dead_letters_have_pages_and_their_actions_and_show_every_word_as_text(
+def test_dead_letters_have_pages_and_actions_and_are_shown_as_text(
     browser: TestClient, hand: ByHand, client: redis.Redis
 ) -> None:
     for n in range(fleet.LETTERS + 2):
@@ -305,7 +301,7 @@ def test_dead_letters_have_pages_and_their_actions_and_show_every_word_as_text(
         assert browser.get(f"/fleet/dead?{odd}").status_code == 200
 
 
-def test_notices_that_wait_and_that_were_sent_are_shown(browser: TestClient) -> None:
+def test_waiting_and_sent_notices_are_shown(browser: TestClient) -> None:
     text = browser.get("/fleet/notices").text
     assert "No notices are waiting." in text
     assert "No notices were sent." in text

@@ -75,7 +75,7 @@ def test_a_fleet_without_a_coordinator_comes_first(
     assert "No coordinator" not in lines(browser)
 
 
-def test_a_job_that_failed_is_shown_with_its_error_until_one_of_its_name_runs_again(
+def test_a_failed_job_is_shown_with_its_error_until_its_name_runs_again(
     browser: TestClient, hand: ByHand
 ) -> None:
     job = hand.submit(ALONE, name="night")
@@ -87,7 +87,7 @@ def test_a_job_that_failed_is_shown_with_its_error_until_one_of_its_name_runs_ag
     assert "night" not in lines(browser)
 
 
-def test_a_job_that_is_tried_again_says_what_failed_and_when_the_next_try_is(
+def test_a_retrying_job_shows_its_failure_and_its_next_try(
     browser: TestClient, hand: ByHand
 ) -> None:
     job = hand.submit({"name": "load", "retry": {"max": 3, "backoff": "1h"}}, name="night")
@@ -98,7 +98,7 @@ def test_a_job_that_is_tried_again_says_what_failed_and_when_the_next_try_is(
     assert re.search(r"job night RETRYING .*the source is down", lines(browser))
 
 
-def test_a_schedule_that_fails_or_is_late_or_behind_is_shown(
+def test_failing_late_and_behind_schedules_are_shown(
     browser: TestClient, hand: ByHand, client: redis.Redis
 ) -> None:
     for name in ("well", "late", "behind"):
@@ -128,7 +128,7 @@ def test_a_schedule_that_fails_or_is_late_or_behind_is_shown(
         assert record is not None
 
 
-def test_a_schedule_that_has_missed_its_deadline_is_shown_though_nothing_of_it_failed(
+def test_a_schedule_that_missed_its_deadline_without_a_failure_is_shown(
     browser: TestClient, hand: ByHand, client: redis.Redis
 ) -> None:
     """Nobody is told twice what is late: the notice that was sent stands on the record."""
@@ -147,7 +147,7 @@ def test_a_schedule_that_has_missed_its_deadline_is_shown_though_nothing_of_it_f
     assert "nightly" not in lines(browser)
 
 
-def test_a_job_that_a_rule_of_the_fleet_expects_is_late_until_one_of_its_name_has_ended_well(
+def test_a_job_expected_by_a_fleet_rule_is_late_until_its_name_succeeds(
     browser: TestClient, hand: ByHand, client: redis.Redis
 ) -> None:
     """Given a deadline that has passed since it is expected, and a schedule that took over a late
@@ -178,7 +178,7 @@ def test_a_job_that_a_rule_of_the_fleet_expects_is_late_until_one_of_its_name_ha
     assert "export" not in look()
 
 
-def test_a_damaged_record_of_an_expected_job_hides_no_other_and_is_begun_anew(
+def test_a_damaged_record_of_an_expected_job_hides_no_other_and_is_recreated(
     browser: TestClient,
     hand: ByHand,
     client: redis.Redis,
@@ -235,7 +235,7 @@ def test_a_failed_job_is_listed_until_another_job_of_its_name_is_submitted(hand:
     assert len(jobs) == MAX_JOBS_PER_SCAN + 5
 
 
-def test_a_failed_job_that_leaves_the_store_leaves_the_index_of_failed_jobs(
+def test_a_failed_job_removed_from_the_store_leaves_the_index_of_failed_jobs(
     hand: ByHand, client: redis.Redis
 ) -> None:
     kept, left = failed(hand, "kept"), failed(hand, "left")
@@ -244,7 +244,7 @@ def test_a_failed_job_that_leaves_the_store_leaves_the_index_of_failed_jobs(
     assert client.hgetall(Keys().failed) == {"kept": kept}
 
 
-def test_a_schedule_that_cannot_be_read_hides_nothing(
+def test_an_unreadable_schedule_hides_nothing(
     browser: TestClient, hand: ByHand, client: redis.Redis
 ) -> None:
     for name in ("damaged", "late"):
@@ -272,7 +272,7 @@ def test_a_pool_without_slots_is_reported_while_work_waits(
     assert "pool jdbc NO_SLOTS It has 0 slots" in lines(browser)
 
 
-def test_an_acknowledged_problem_comes_last_and_is_not_counted_until_it_changes(
+def test_an_acknowledged_problem_comes_last_uncounted_until_it_changes(
     browser: TestClient,
     hand: ByHand,
     client: redis.Redis,
@@ -297,9 +297,7 @@ def test_an_acknowledged_problem_comes_last_and_is_not_counted_until_it_changes(
     assert cli("ack", "pool/jdbc/NO_SLOTS").returncode == 3
 
 
-def test_acknowledged_problems_hide_no_other_however_many_they_are(
-    hand: ByHand, client: redis.Redis
-) -> None:
+def test_many_acknowledged_problems_hide_no_other(hand: ByHand, client: redis.Redis) -> None:
     coordinator_lives(client)
     jobs = [failed(hand, f"night-{number}") for number in range(MAX_PROBLEMS_PER_KIND + 1)]
     for job in jobs[1:]:
@@ -307,9 +305,7 @@ def test_acknowledged_problems_hide_no_other_however_many_they_are(
     assert [problem.job for problem in open_problems(hand.client.problems())] == [jobs[0]]
 
 
-def test_an_acknowledgement_that_cannot_be_read_hides_nothing(
-    hand: ByHand, client: redis.Redis
-) -> None:
+def test_an_unreadable_acknowledgement_hides_nothing(hand: ByHand, client: redis.Redis) -> None:
     coordinator_lives(client)
     job = failed(hand, "night")
     hand.client.acknowledge(f"job/{job}/FAILED")
@@ -317,7 +313,7 @@ def test_an_acknowledgement_that_cannot_be_read_hides_nothing(
     assert [problem.job for problem in open_problems(hand.client.problems())] == [job]
 
 
-def test_a_problem_is_acknowledged_from_the_page(browser: TestClient, hand: ByHand) -> None:
+def test_a_problem_can_be_acknowledged_on_the_page(browser: TestClient, hand: ByHand) -> None:
     (problem,) = hand.client.problems()
     (action,) = problem_actions(problem)
     form, origin = {"reason": "it starts soon", "once": "a"}, {"origin": str(browser.base_url)}
@@ -348,7 +344,7 @@ def listed(number: int, status: Status, name: str = "night", **more: Any) -> Job
     )
 
 
-def test_a_job_that_waits_long_for_its_first_worker_is_not_well_and_one_that_just_came_is(
+def test_a_job_that_waits_long_for_its_first_worker_is_a_problem(
     hand: ByHand,
 ) -> None:
     def codes(submitted: float) -> list[str]:
@@ -359,7 +355,7 @@ def test_a_job_that_waits_long_for_its_first_worker_is_not_well_and_one_that_jus
     assert (codes(900.0), codes(990.0)) == (["WAITING"], [])
 
 
-def test_a_queue_whose_runners_are_all_at_work_is_told_once_its_work_has_waited(
+def test_a_queue_with_only_busy_runners_is_reported_after_its_work_waited(
     hand: ByHand,
 ) -> None:
     fleet = hand.client.fleet()
@@ -393,7 +389,7 @@ def test_the_jobs_of_the_last_day_are_folded_by_name() -> None:
     assert (other.name, dict(other.counts)) == ("other", {Status.CANCELED: 1})
 
 
-def test_the_screen_asks_a_fixed_number_of_questions_however_many_jobs_there_are(
+def test_the_screen_needs_a_fixed_number_of_queries_for_any_number_of_jobs(
     browser: TestClient, hand: ByHand, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And explains no more than it shows."""

@@ -18,7 +18,7 @@ EVIL = "<script>alert(1)</script>\u202e\x1b[31m\ud800"
 
 
 @pytest.mark.parametrize("path", ["/", "/jobs", "/schedules", "/datasets", "/fleet"])
-def test_each_screen_answers_in_an_empty_store_and_is_marked_as_the_current_one(
+def test_each_screen_works_with_an_empty_store_and_is_marked_as_current(
     browser: TestClient, path: str
 ) -> None:
     answer = browser.get(path)
@@ -26,9 +26,7 @@ def test_each_screen_answers_in_an_empty_store_and_is_marked_as_the_current_one(
     assert f'<a href="{path}" aria-current="page">' in answer.text
 
 
-def test_a_text_of_a_job_is_shown_as_text_wherever_it_stands(
-    browser: TestClient, hand: ByHand
-) -> None:
+def test_text_of_a_job_is_shown_as_text_everywhere(browser: TestClient, hand: ByHand) -> None:
     job = hand.submit({"name": "load", "retry": {"max": 0}}, name="night")
     hand.decide(job)
     hand.fail(job, "load", EVIL)
@@ -39,9 +37,7 @@ def test_a_text_of_a_job_is_shown_as_text_wherever_it_stands(
     assert "&lt;script&gt;alert(1)" in browser.get(f"/jobs/{job}").text
 
 
-def test_a_page_of_which_nothing_changed_is_not_rendered_again(
-    browser: TestClient, hand: ByHand
-) -> None:
+def test_an_unchanged_page_is_not_rendered_again(browser: TestClient, hand: ByHand) -> None:
     job = hand.submit({"name": "load"})
     first = browser.get("/")
     known = {"If-None-Match": first.headers["etag"]}
@@ -58,7 +54,7 @@ def test_a_page_of_which_nothing_changed_is_not_rendered_again(
     assert changed.headers["etag"] != known["If-None-Match"]
 
 
-def test_a_redis_that_is_away_is_said_in_a_sentence_and_its_return_is_noticed(
+def test_an_unreachable_redis_is_reported_and_its_return_is_detected(
     tmp_path: Path,
 ) -> None:
     server = RedisServer(tmp_path)
@@ -77,7 +73,7 @@ def test_a_redis_that_is_away_is_said_in_a_sentence_and_its_return_is_noticed(
     server.stop()
 
 
-def test_what_is_not_there_is_404_with_its_sentence(browser: TestClient) -> None:
+def test_a_missing_page_is_404_with_a_message(browser: TestClient) -> None:
     assert (browser.get("/nowhere").status_code, browser.get("/jobs/none").status_code) == (
         404,
         404,

@@ -20,7 +20,7 @@ from unstuck.web.pages.fleet import runners_of
 from unstuck.web.pages.schedules import in_order
 
 
-def test_the_files_and_rows_of_a_partition_are_added_up_and_the_last_one_comes_first() -> None:
+def test_files_and_rows_of_a_partition_are_summed_and_the_last_partition_comes_first() -> None:
     days = ("02", "01", "02", None, "02")
     files = [
         DataFile(f"{n}.parquet", 10 + n, 1, {"day": day, "air": "UA"}) for n, day in enumerate(days)
@@ -44,7 +44,7 @@ def runner(number: int, **more: Any) -> RunnerInfo:
     )
 
 
-def test_runners_that_need_a_look_come_first_and_then_those_that_have_worked_longest() -> None:
+def test_problem_runners_come_first_and_then_the_longest_running() -> None:
     runners = (
         *(runner(number, idle_since=T0) for number in (1, 2)),
         *(runner(3, job="a", claimed_at=T0 - 10), runner(4, job="b", claimed_at=T0 - 900)),
@@ -76,7 +76,7 @@ def schedule(name: str, status: ScheduleStatus, **more: Any) -> ScheduleInfo:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_schedules_that_are_not_well_come_first_and_ended_ones_last_whatever_their_last_runs_were(
+def test_unhealthy_schedules_precede_others_regardless_of_their_last_runs(
     turned: bool,
 ) -> None:
     failure = RunFailure("job", T0, T0, "USER_ERROR", "it broke")

@@ -29,16 +29,14 @@ def at(*offsets: int, id: str = "A") -> KafkaPosition:
     return KafkaPosition(dict(enumerate(offsets)), {}, id)
 
 
-def test_a_stream_begins_at_the_first_message_and_goes_on_from_its_position() -> None:
+def test_a_stream_starts_at_the_first_message_and_continues_at_its_position() -> None:
     assert reach_of(source(), topic((3, 9), (0, 0)), None).open == {0: (3, 9)}
     reach = reach_of(source(), topic((3, 9), (0, 4)), at(7, 4))
     assert reach.open == {0: (7, 9)}
     assert reach.position == KafkaPosition({0: 9, 1: 4}, {0: 7, 1: 4}, "A")
 
 
-def test_a_partition_that_is_new_is_read_from_its_beginning_or_its_removed_messages_are_told() -> (
-    None
-):
+def test_a_new_partition_is_read_from_its_start_or_its_removed_messages_are_reported() -> None:
     assert reach_of(source(), topic((0, 5), (0, 3)), at(5)).open == {1: (0, 3)}
     with pytest.raises(
         OffsetsOutOfRange, match="partition 1 goes on at offset 0, and has the offsets 2 to 3"
@@ -50,7 +48,7 @@ def test_a_partition_that_is_new_is_read_from_its_beginning_or_its_removed_messa
     ("room", "expected"),
     [(100, {0: 10, 1: 2, 2: 30}), (12, {0: 5, 1: 2, 2: 5}), (1, {2: 1}), (7, {0: 2, 1: 2, 2: 3})],
 )
-def test_a_job_reads_at_most_so_many_and_of_each_partition_the_same(
+def test_a_job_reads_a_limited_number_of_messages_evenly_per_partition(
     room: int, expected: dict[int, int]
 ) -> None:
     reach = reach_of(source(max_offsets_per_run=room), topic((0, 10), (0, 2), (0, 30)), None)
@@ -60,7 +58,7 @@ def test_a_job_reads_at_most_so_many_and_of_each_partition_the_same(
     assert reach.position.next == {one: reach.open.get(one, (0, 0))[1] for one in range(3)}
 
 
-def test_messages_that_the_broker_has_removed_are_told_or_passed_over_if_the_spec_says_so() -> None:
+def test_messages_removed_by_the_broker_are_reported_or_skipped_as_configured() -> None:
     with pytest.raises(OffsetsOutOfRange) as told:
         reach_of(source(), topic((1_000, 2_000), (0, 5)), at(400, 5))
     assert "partition 0 goes on at offset 400, and has the offsets 1,000 to 2,000" in str(
@@ -74,7 +72,7 @@ def test_messages_that_the_broker_has_removed_are_told_or_passed_over_if_the_spe
 
 
 @pytest.mark.parametrize("on_lost", ["fail", "skip"])
-def test_a_partition_that_is_shorter_than_what_was_read_of_it_is_never_passed_over(
+def test_a_partition_shorter_than_its_read_position_is_never_skipped(
     on_lost: str,
 ) -> None:
     with pytest.raises(OffsetsOutOfRange, match="shorter than what was read of it") as told:
@@ -82,7 +80,7 @@ def test_a_partition_that_is_shorter_than_what_was_read_of_it_is_never_passed_ov
     assert "generation: 2" in str(told.value)
 
 
-def test_a_topic_that_was_made_again_is_told_by_its_id_or_by_its_partitions() -> None:
+def test_a_recreated_topic_is_detected_by_its_id_or_its_partitions() -> None:
     with pytest.raises(SourceReplaced, match="its id is B, and was A"):
         reach_of(source(), topic((0, 500), id="B"), at(400))
     with pytest.raises(SourceReplaced, match="it has 1 partitions, and partition 1 was read"):
@@ -90,7 +88,7 @@ def test_a_topic_that_was_made_again_is_told_by_its_id_or_by_its_partitions() ->
     assert reach_of(source(), topic((0, 500), id=""), at(400)).open == {0: (400, 500)}
 
 
-def test_lag_is_what_no_job_has_read_by_partition() -> None:
+def test_the_lag_is_the_number_of_unread_messages_by_partition() -> None:
     assert lag(topic((0, 10), (5, 9), (0, 3)), at(4, 0)) == {0: 6, 1: 4, 2: 3}
     assert lag(topic((0, 10)), None) == {0: 10}
     assert lag(topic((2, 10), id="B"), at(9)) == {0: 8}

@@ -42,7 +42,7 @@ def names_in(folder: Path, stream: StreamInput | None = None) -> list[str]:
 @pytest.mark.parametrize(
     "spelled", ["{}", "{}/", "/.{}", "/{}", "file://{}", "file:{}", "file://{}/."]
 )
-def test_one_place_is_one_stream_however_it_is_spelled(spelled: str) -> None:
+def test_one_place_is_one_stream_in_any_spelling(spelled: str) -> None:
     spelled = spelled.format("/in/events")
     if spelled.startswith("file:/in"):
         spelled = spelled.replace("file:/in", "file:///in")
@@ -75,7 +75,7 @@ UNFINISHED = [
         ("orc", ["a.orc"]),
     ],
 )
-def test_a_file_counts_once_its_name_ends_as_those_of_its_format_do(
+def test_a_file_counts_if_its_name_has_an_extension_of_its_format(
     tmp_path: Path, form: str, names: list[str]
 ) -> None:
     def counted() -> list[str]:
@@ -112,7 +112,7 @@ def test_files_that_do_not_count_are_listed_as_ignored(tmp_path: Path) -> None:
     assert arrivals(stream_of(tmp_path), {}).ignored == found.ignored
 
 
-def test_a_stream_may_name_the_files_that_count(tmp_path: Path) -> None:
+def test_a_stream_may_select_files_by_name(tmp_path: Path) -> None:
     arrive(tmp_path, "part-0", "part-1._COPYING_", "part-2.tmp", "a.dat", "b.json", "sub/c.dat")
     assert names_in(tmp_path, stream_of(tmp_path, files=["part-*", "*.dat"])) == [
         "a.dat",
@@ -132,9 +132,7 @@ def test_a_stream_may_name_the_files_that_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["land [x] {y}", "{a,b}"])
-def test_a_folder_whose_name_is_a_pattern_of_others_is_not_taken_for_them(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_folder_whose_name_is_a_pattern_does_not_match_others(tmp_path: Path, name: str) -> None:
     """The stream would read `land x y`, or nothing, and say nothing."""
     arrive(tmp_path, f"{name}/mine.json", "land x y/other.json", "a/other.json")
     with pytest.raises(FileNameInvalid, match=r"Write \? for each"):
@@ -146,7 +144,7 @@ def test_a_folder_whose_name_is_a_pattern_of_others_is_not_taken_for_them(
     assert names_in(tmp_path, stream_of(tmp_path / "a[b")) == ["a[b/never_closed.json"]
 
 
-def test_every_letter_of_a_name_is_itself(tmp_path: Path) -> None:
+def test_every_character_of_a_file_name_is_literal(tmp_path: Path) -> None:
     nfc, nfd = (unicodedata.normalize(form, "über.json") for form in ("NFC", "NFD"))
     names = [
         "a:b.json",
@@ -164,7 +162,7 @@ def test_every_letter_of_a_name_is_itself(tmp_path: Path) -> None:
     assert sorted(names_in(tmp_path)) == sorted(names)
 
 
-def test_a_name_that_is_no_utf8_is_refused_with_its_bytes(tmp_path: Path) -> None:
+def test_a_name_with_invalid_utf8_is_refused_with_its_bytes(tmp_path: Path) -> None:
     (bad := os.fsencode(tmp_path) + b"/caf\xe9.json.part")
     Path(os.fsdecode(bad)).write_text("{}")
     assert names_in(tmp_path) == []
@@ -203,14 +201,14 @@ def test_the_locale_of_the_process_changes_no_name(tmp_path: Path, locale: str) 
         ("*.xml", []),
     ],
 )
-def test_a_pattern_chooses_files_and_folders_level_by_level(
+def test_a_pattern_matches_files_and_folders_level_by_level(
     tmp_path: Path, pattern: str, expected: list[str]
 ) -> None:
     arrive(tmp_path, "a.json", "b1.json", "c.csv", "2026-01/x/d.json", "2026-02/e.json")
     assert names_in(tmp_path, stream_of(f"{tmp_path}/{pattern}")) == expected
 
 
-def test_a_link_that_leads_back_to_a_folder_above_is_followed_once(tmp_path: Path) -> None:
+def test_a_link_to_a_parent_folder_is_followed_once(tmp_path: Path) -> None:
     arrive(tmp_path, "sub/a.json")
     (tmp_path / "sub" / "round").symlink_to(tmp_path)
     (tmp_path / "nowhere.json").symlink_to(tmp_path / "gone")
@@ -219,7 +217,7 @@ def test_a_link_that_leads_back_to_a_folder_above_is_followed_once(tmp_path: Pat
     assert len(names_in(tmp_path)) <= 2
 
 
-def test_a_folder_that_cannot_be_read_is_an_error_with_its_path_and_an_empty_one_is_none(
+def test_an_unreadable_folder_is_an_error_with_its_path_and_an_empty_one_is_not(
     tmp_path: Path,
 ) -> None:
     assert arrivals(stream_of(tmp_path), {}).looked == 0
@@ -236,7 +234,7 @@ def test_a_folder_that_cannot_be_read_is_an_error_with_its_path_and_an_empty_one
         listing(stream_of(tmp_path / "file"))
 
 
-def test_a_folder_below_that_denies_access_stops_the_stream_with_its_path(guest: Path) -> None:
+def test_a_subfolder_that_denies_access_stops_the_stream_with_its_path(guest: Path) -> None:
     arrive(guest, "open/a.json", "closed/b.json")
     (guest / "closed").chmod(0)
     try:
@@ -248,7 +246,7 @@ def test_a_folder_below_that_denies_access_stops_the_stream_with_its_path(guest:
         (guest / "closed").chmod(0o755)
 
 
-def test_a_file_is_new_by_its_path_also_if_its_name_sorts_before_those_that_were_read(
+def test_a_file_with_a_new_path_is_new_even_if_its_name_sorts_earlier(
     tmp_path: Path,
 ) -> None:
     arrive(tmp_path, "b.json", "c.json")
@@ -263,7 +261,7 @@ def test_a_file_is_new_by_its_path_also_if_its_name_sorts_before_those_that_were
 
 
 @pytest.mark.parametrize("same_size", [True, False])
-def test_a_file_with_other_content_is_told_or_read_again_or_passed_over_as_the_spec_says(
+def test_a_file_with_changed_content_is_reported_reread_or_skipped_as_configured(
     tmp_path: Path, same_size: bool
 ) -> None:
     arrive(tmp_path, "a.json", "b.json")
@@ -282,7 +280,7 @@ def test_a_file_with_other_content_is_told_or_read_again_or_passed_over_as_the_s
     assert [Path(file.path).name for file in ignored.changed] == ["a.json"]
 
 
-def test_objects_are_known_by_their_etag() -> None:
+def test_objects_are_identified_by_their_etag() -> None:
     place = "memory://landing-by-etag"
     files = Files(place)
     for path in (
@@ -363,7 +361,7 @@ def test_a_bucket_is_listed_like_a_folder(
         assert found == [name for name in expected if "old" not in name or "old*" not in ignore]
 
 
-def test_the_oldest_object_is_read_first_whatever_its_name() -> None:
+def test_the_oldest_object_is_read_first_for_any_name() -> None:
     place = f"memory://{uuid.uuid4().hex}"
     files, stream = Files(place), stream_of("/in").model_copy(update={"stream": f"{place}/in"})
     files.write_durable("in/b.json", b"{}")
@@ -376,7 +374,7 @@ def test_the_oldest_object_is_read_first_whatever_its_name() -> None:
     assert [Path(file.path).name for file in arrivals(stream, {}).new] == ["b.json", "a.json"]
 
 
-def test_files_written_at_the_same_time_are_read_in_the_order_of_their_paths(
+def test_files_written_at_the_same_time_are_read_in_path_order(
     tmp_path: Path,
 ) -> None:
     names = [f"{number * 7 % 40:02}.json" for number in range(40)]
@@ -386,7 +384,7 @@ def test_files_written_at_the_same_time_are_read_in_the_order_of_their_paths(
     assert [Path(file.path).name for file in arrivals(stream_of(tmp_path), {}).new] == sorted(names)
 
 
-def test_coordinators_may_list_without_spark_and_without_arrow() -> None:
+def test_coordinators_can_list_without_spark_and_arrow() -> None:
     heavy = ("pyspark", "pyarrow", "pandas")
     code = (
         f"import sys, unstuck.tasks.streams.arrived.listing; print([name for name in {heavy} "
@@ -397,7 +395,7 @@ def test_coordinators_may_list_without_spark_and_without_arrow() -> None:
     assert told.stdout.strip() == "[]"
 
 
-def test_every_letter_of_the_name_of_an_object_is_itself(bucket: str, s3_server: S3Server) -> None:
+def test_every_character_of_an_object_name_is_literal(bucket: str, s3_server: S3Server) -> None:
     names = [
         "a:b.json",
         "[ab].json",

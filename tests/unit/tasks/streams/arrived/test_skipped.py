@@ -22,7 +22,7 @@ def note(files: Files, dataset: str, path: Path, why: str = "cut short") -> bool
     return note_skipped(files, dataset, Skipped(str(path), found_as(str(path)), why))
 
 
-def test_a_file_that_was_mended_and_is_bad_again_is_skipped_by_its_new_content(
+def test_a_fixed_file_that_is_bad_again_can_be_skipped_with_its_new_content(
     files: Files, tmp_path: Path
 ) -> None:
     bad = tmp_path / "bad.json"
@@ -36,7 +36,7 @@ def test_a_file_that_was_mended_and_is_bad_again_is_skipped_by_its_new_content(
     ]
 
 
-def test_the_first_load_of_several_datasets_passes_over_the_files_skipped_for_any_of_them(
+def test_the_first_load_of_several_datasets_skips_files_skipped_for_any_of_them(
     files: Files, tmp_path: Path
 ) -> None:
     paths = [tmp_path / name for name in ("a.json", "b.json", "c.json")]

@@ -50,7 +50,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_a_look_says_how_much_is_new_and_how_long_it_lies_there(place: Place) -> None:
+def test_a_check_reports_the_number_and_age_of_new_files(place: Place) -> None:
     assert place.look() == Look()
     arrive(place.folder, "a.json", "sub/b.json")
     os.utime(place.folder / "a.json", (1000, 1000))
@@ -60,7 +60,7 @@ def test_a_look_says_how_much_is_new_and_how_long_it_lies_there(place: Place) ->
 
 
 @pytest.mark.parametrize("name", ["c.json", "sub/c.json", "sub/deep/c.json"])
-def test_after_idle_looks_a_new_file_is_seen_at_once_in_whatever_folder(
+def test_after_idle_checks_a_new_file_in_any_folder_is_found_immediately(
     place: Place, name: str
 ) -> None:
     arrive(place.folder, "a.json", "sub/b.json")
@@ -73,14 +73,14 @@ def test_after_idle_looks_a_new_file_is_seen_at_once_in_whatever_folder(
     assert not place.look().arrived
 
 
-def test_after_idle_looks_a_part_that_is_renamed_is_seen_at_once(place: Place) -> None:
+def test_after_idle_checks_a_renamed_partial_file_is_found_immediately(place: Place) -> None:
     arrive(place.folder, "a.json.part")
     assert [place.look().arrived for _ in range(2)] == [False] * 2
     (place.folder / "a.json.part").rename(place.folder / "a.json")
     assert place.look().new == 1
 
 
-def test_after_idle_looks_other_content_is_seen_when_the_turn_of_the_file_has_come(
+def test_after_idle_checks_changed_content_is_found_when_the_file_is_rechecked(
     place: Place,
 ) -> None:
     arrive(place.folder, *(f"{n}.json" for n in range(5)))
@@ -94,7 +94,7 @@ def test_after_idle_looks_other_content_is_seen_when_the_turn_of_the_file_has_co
 
 
 @pytest.mark.parametrize("files", [10, 11])
-def test_after_many_idle_looks_other_content_is_still_seen(place: Place, files: int) -> None:
+def test_after_many_idle_checks_changed_content_is_still_found(place: Place, files: int) -> None:
     """The files are compared in turn, and the turns begin again: whatever their number, each file
     gets one.
     """
@@ -120,7 +120,7 @@ def test_a_check_continues_at_the_position_of_another_job(place: Place) -> None:
     assert place.look().new == 1, "as after a look at another warehouse"
 
 
-def test_a_check_reports_what_a_run_would_fail_with(place: Place) -> None:
+def test_a_check_reports_the_error_that_a_run_would_have(place: Place) -> None:
     arrive(place.folder, "a.json")
     place.load()
     assert not place.look().arrived
@@ -136,7 +136,7 @@ def test_a_check_reports_what_a_run_would_fail_with(place: Place) -> None:
     assert f"was loaded from {place.folder} before" in other.trouble
 
 
-def test_a_position_that_is_gone_is_told_and_a_store_that_cannot_be_asked_from_here_is_left_to_the_run(
+def test_a_missing_position_is_reported_and_an_inaccessible_store_is_left_to_the_run(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrive(place.folder, "a.json")
@@ -149,7 +149,7 @@ def test_a_position_that_is_gone_is_told_and_a_store_that_cannot_be_asked_from_h
     ) == Look(reachable=False)
 
 
-def test_no_more_idle_streams_are_remembered_than_the_process_has_room_for(
+def test_the_number_of_remembered_idle_streams_is_limited(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for generation in range(1, 6):
@@ -163,7 +163,7 @@ def test_no_more_idle_streams_are_remembered_than_the_process_has_room_for(
     assert listed == [1], "the last two are remembered"
 
 
-def test_a_name_that_led_to_nothing_is_found_when_it_leads_to_a_file(tmp_path: Path) -> None:
+def test_a_dangling_link_is_found_when_it_leads_to_a_file(tmp_path: Path) -> None:
     """A link whose file comes later; or a file that was removed while its folder was read, and came
     again.
     """

@@ -59,7 +59,7 @@ def rows(taken: StreamBatch) -> list[str]:
         ),
     ],
 )
-def test_each_job_reads_the_oldest_files_within_the_bounds_until_all_are_read_once(
+def test_each_job_reads_the_oldest_unread_files_within_its_limits(
     tmp_path: Path, bound: dict[str, int], read: list[list[str]]
 ) -> None:
     arrive(tmp_path, "a", "bb", "c", "dddd", "e")
@@ -82,7 +82,7 @@ def test_a_job_without_spark_holds_a_bounded_part_of_a_full_folder_in_memory(
     assert [rows(taken) for taken in takes(tmp_path, 3, max_bytes_per_run=10)] == [["a", "bb", "c"]]
 
 
-def test_each_new_file_is_read_by_one_member_of_a_fork_whenever_the_members_look(
+def test_each_new_file_is_read_by_exactly_one_member_of_a_fork(
     tmp_path: Path,
 ) -> None:
     arrive(tmp_path, *map(str, range(40)))
@@ -115,7 +115,7 @@ def test_each_new_file_is_read_by_one_member_of_a_fork_whenever_the_members_look
     assert [member(n, after).position for n in range(of)] == [None, None]
 
 
-def test_a_bad_file_within_the_bound_does_not_hold_up_the_next_job(tmp_path: Path) -> None:
+def test_a_bad_file_within_the_limit_does_not_block_the_next_job(tmp_path: Path) -> None:
     arrive(tmp_path, "a", "bb")
     (tmp_path / "in" / "999.txt").write_bytes(b"\xff")
     os.utime(tmp_path / "in" / "999.txt", ns=(0, 0))
@@ -127,7 +127,7 @@ def test_a_bad_file_within_the_bound_does_not_hold_up_the_next_job(tmp_path: Pat
     )
 
 
-def test_a_member_of_a_fork_leaves_only_files_of_its_own_share(tmp_path: Path) -> None:
+def test_a_fork_member_leaves_over_only_files_of_its_own_share(tmp_path: Path) -> None:
     arrive(tmp_path, *map(str, range(20)))
     spec = StreamInput.model_validate(
         {
@@ -146,7 +146,7 @@ def test_a_member_of_a_fork_leaves_only_files_of_its_own_share(tmp_path: Path) -
     assert sum(one.counts["left"] for one in taken) == 20 - 6
 
 
-def test_a_file_that_vanishes_before_it_is_read_is_neither_read_nor_put_aside(
+def test_a_file_that_disappears_before_it_is_read_is_neither_read_nor_quarantined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrive(tmp_path, "a", "b", "c")
@@ -179,7 +179,7 @@ def test_a_file_that_vanishes_before_it_is_read_is_neither_read_nor_put_aside(
     } == dict.fromkeys(("files", "put_aside", "unsettled"), 1)
 
 
-def test_a_file_that_may_not_be_read_is_an_error_of_the_source_and_never_put_aside(
+def test_a_file_without_read_permission_is_a_source_error_and_never_quarantined(
     guest: Path,
 ) -> None:
     arrive(guest, "a", "bb")
@@ -196,7 +196,7 @@ def test_a_file_that_may_not_be_read_is_an_error_of_the_source_and_never_put_asi
 @pytest.mark.parametrize(
     ("identity", "read"), [("path", ["a", "b", "a", "a"]), ("content", ["a", "b"])]
 )
-def test_a_copy_is_reported_and_read_only_where_files_are_known_by_their_paths(
+def test_a_copy_is_reported_and_read_only_if_files_are_identified_by_path(
     tmp_path: Path, identity: str, read: list[str]
 ) -> None:
     arrive(tmp_path, "a", "b", "a", "", "")
@@ -220,7 +220,7 @@ def test_a_copy_is_reported_and_read_only_where_files_are_known_by_their_paths(
     )
 
 
-def test_a_copy_of_a_file_that_could_not_be_read_is_left_for_the_next_job(
+def test_a_copy_of_an_unreadable_file_is_left_for_the_next_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrive(tmp_path, "a", "a")

@@ -94,7 +94,7 @@ def attempts(tmp_path: Path) -> Attempts:
     return Attempts(Files(str(tmp_path)))
 
 
-def test_an_attempt_goes_on_from_the_published_position_and_says_from_which(
+def test_an_attempt_continues_at_the_published_position_and_records_it(
     attempts: Attempts,
 ) -> None:
     first = attempts.load(2)
@@ -110,7 +110,7 @@ def test_an_attempt_goes_on_from_the_published_position_and_says_from_which(
     )
 
 
-def test_where_nothing_is_new_no_output_names_a_position_and_one_without_rows_says_so(
+def test_without_new_files_no_output_has_a_position_and_an_empty_one_says_so(
     attempts: Attempts,
 ) -> None:
     first = attempts.load(2)
@@ -126,7 +126,7 @@ def test_where_nothing_is_new_no_output_names_a_position_and_one_without_rows_sa
     stream.check(["other"])
 
 
-def test_the_output_that_holds_the_position_must_be_written_and_others_only_note_it(
+def test_only_the_output_that_holds_the_position_must_be_written(
     attempts: Attempts,
 ) -> None:
     first = attempts.load(1)
@@ -150,7 +150,7 @@ def test_the_output_that_holds_the_position_must_be_written_and_others_only_note
     assert datasets.noted == ["loads"], "what is published into log meanwhile is no matter"
 
 
-def test_the_first_appended_output_that_is_written_gets_the_position_and_its_rejected_rows_do_not(
+def test_the_first_written_append_output_gets_the_position_but_not_its_rejected_rows(
     attempts: Attempts,
 ) -> None:
     begin, datasets = attempts.stream(Numbers(2), "a", "b"), Datasets({})
@@ -169,7 +169,7 @@ def test_the_first_appended_output_that_is_written_gets_the_position_and_its_rej
     stream.check(["b", "a"])
 
 
-def test_an_output_that_is_loaded_alone_one_day_goes_on_from_where_it_was(
+def test_an_output_loaded_alone_later_continues_at_its_position(
     attempts: Attempts,
 ) -> None:
     begin, datasets = attempts.stream(Numbers(2), "a", "b"), Datasets({})
@@ -185,7 +185,7 @@ def test_an_output_that_is_loaded_alone_one_day_goes_on_from_where_it_was(
     assert both.batch.frame == ["/in/2"]
 
 
-def test_a_note_of_another_stream_is_in_nobodys_way(attempts: Attempts) -> None:
+def test_a_position_note_of_another_stream_does_not_interfere(attempts: Attempts) -> None:
     note = replace(attempts.load(1), stream="/else", held_by="loads2")
     begin, datasets = attempts.stream(Numbers(1), "log"), Datasets({"log": note})
     stream = begin(datasets)
@@ -198,7 +198,7 @@ def test_a_group_that_wrote_nothing_has_read_nothing(attempts: Attempts) -> None
     attempts.stream(Numbers(2))(Datasets({})).check([])
 
 
-def test_a_dataset_of_another_stream_an_older_generation_or_the_other_way_of_reading_is_refused(
+def test_a_dataset_of_another_stream_generation_or_reader_is_refused(
     attempts: Attempts,
 ) -> None:
     first = attempts.load(1)
@@ -224,7 +224,7 @@ def test_a_dataset_of_another_stream_an_older_generation_or_the_other_way_of_rea
         opened(replace(first, path="_staging/gone.position"), Numbers(1))
 
 
-def test_a_dataset_that_other_streams_load_too_holds_the_position_of_one(
+def test_a_dataset_loaded_by_several_streams_holds_the_position_of_one(
     attempts: Attempts,
 ) -> None:
     other = replace(attempts.load(1), stream="/else")
@@ -234,7 +234,7 @@ def test_a_dataset_that_other_streams_load_too_holds_the_position_of_one(
     assert noted(stream, "loads", ROWS).checkpoint is not None
 
 
-def test_two_datasets_with_positions_of_one_stream_are_not_loaded_by_one_group(
+def test_one_group_cannot_load_two_datasets_with_positions_of_one_stream(
     attempts: Attempts,
 ) -> None:
     one, two = attempts.load(1), attempts.load(2)
@@ -249,7 +249,7 @@ def test_two_datasets_with_positions_of_one_stream_are_not_loaded_by_one_group(
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
-def test_of_two_positions_of_one_stream_that_of_the_newest_generation_counts(
+def test_the_newest_generation_of_two_positions_of_a_stream_counts(
     attempts: Attempts, names: tuple[str, str]
 ) -> None:
     old, new = attempts.load(1), replace(attempts.load(2), generation=2)
@@ -262,14 +262,14 @@ def test_of_two_positions_of_one_stream_that_of_the_newest_generation_counts(
     assert (made.after, made.held_by) == (new.path, "")
 
 
-def test_a_position_that_is_cut_short_is_an_error_of_the_store(attempts: Attempts) -> None:
+def test_a_truncated_position_is_a_store_error(attempts: Attempts) -> None:
     first = attempts.load(100)
     attempts.files.write_durable(first.path, attempts.files.read(first.path)[:-10])
     with pytest.raises(OSError, match="is no position of a stream"):
         attempts.load(101, loads=first)
 
 
-def test_a_position_of_kafka_is_kept_as_it_is(attempts: Attempts) -> None:
+def test_a_kafka_position_is_kept_unchanged(attempts: Attempts) -> None:
     from unstuck.tasks.streams.arrived.position import write_position
 
     position = KafkaPosition({0: 7, 1: 2**40}, {0: 1, 1: 2}, "id")

@@ -55,7 +55,7 @@ def values(found: ReadMessages, column: str = "value") -> list[Any]:
     return sorted(found.frame.column(column).to_pylist())
 
 
-def test_each_message_is_read_once_whichever_partition_it_is_in(broker: Broker, topic: str) -> None:
+def test_each_message_of_any_partition_is_read_once(broker: Broker, topic: str) -> None:
     for partition in range(3):
         broker.produce(
             name_of(topic), *(b"%d-%d" % (partition, n) for n in range(10)), partition=partition
@@ -70,7 +70,7 @@ def test_each_message_is_read_once_whichever_partition_it_is_in(broker: Broker, 
     assert (third.rows, third.position.next) == (0, {0: 10, 1: 10, 2: 10, 3: 1})
 
 
-def test_what_arrives_while_it_is_read_is_left_to_the_next(
+def test_messages_that_arrive_during_a_read_are_left_to_the_next_read(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.produce(name_of(topic), b"1", b"2")
@@ -88,7 +88,7 @@ def test_what_arrives_while_it_is_read_is_left_to_the_next(
 
 
 @pytest.mark.parametrize("at_once", [1, 4, 100])
-def test_of_each_partition_the_messages_of_its_range_are_read_and_no_others(
+def test_exactly_the_offset_range_of_each_partition_is_read(
     broker: Broker, topic: str, at_once: int
 ) -> None:
     for partition in range(3):
@@ -104,7 +104,7 @@ def test_of_each_partition_the_messages_of_its_range_are_read_and_no_others(
     ]
 
 
-def test_a_job_reads_no_more_than_max_offsets_per_run_and_the_next_one_the_rest(
+def test_a_job_reads_at_most_max_offsets_per_run_and_the_next_job_the_rest(
     broker: Broker, topic: str
 ) -> None:
     broker.produce(name_of(topic), *map(str, range(25)))
@@ -123,7 +123,7 @@ def test_a_job_reads_no_more_than_max_offsets_per_run_and_the_next_one_the_rest(
     assert read_of == [10, 10, 5]
 
 
-def test_the_columns_say_what_a_message_is_beside_its_value(broker: Broker, topic: str) -> None:
+def test_metadata_columns_describe_the_message(broker: Broker, topic: str) -> None:
     headers = [("a", b"1"), ("a", None)]
     broker.produce(name_of(topic), b"\xff", key=b"k", headers=headers, timestamp=1_700_000_000_123)
     broker.produce(name_of(topic), None)
@@ -140,7 +140,7 @@ def test_the_columns_say_what_a_message_is_beside_its_value(broker: Broker, topi
     assert (second["value"], second["key"], second["headers"]) == (None, None, None)
 
 
-def test_a_message_without_avro_is_reported_with_partition_and_offset(
+def test_a_message_that_is_not_avro_is_reported_with_partition_and_offset(
     broker: Broker, topic: str
 ) -> None:
     fields = [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}]
@@ -158,7 +158,7 @@ def test_a_message_without_avro_is_reported_with_partition_and_offset(
     assert [(one.path.rpartition("/")[2], one.line) for one in found.put_aside] == [("2", 2)]
 
 
-def test_json_becomes_the_columns_of_the_schema_and_those_that_metadata_names(
+def test_json_messages_have_the_columns_of_the_schema_and_of_the_metadata(
     broker: Broker, topic: str
 ) -> None:
     broker.produce(name_of(topic), {"id": 1, "at": "x"}, None, key=b"k")
@@ -169,7 +169,7 @@ def test_json_becomes_the_columns_of_the_schema_and_those_that_metadata_names(
     ]
 
 
-def test_a_message_that_is_no_row_fails_the_group_with_its_place_or_is_put_aside(
+def test_an_undecodable_message_fails_the_group_with_its_place_or_is_quarantined(
     broker: Broker, topic: str
 ) -> None:
     broker.produce(name_of(topic), {"id": 1}, {"id": "x"}, b"\xff", {"id": 2}, partition=2)
@@ -210,19 +210,19 @@ def test_an_absent_broker_is_reported_with_the_client_error(broker: Broker) -> N
         read("kafka://127.0.0.1:1/t", options={"socket.timeout.ms": "1000"})
 
 
-def test_a_topic_that_is_not_there_is_told(broker: Broker) -> None:
+def test_a_missing_topic_is_reported(broker: Broker) -> None:
     with pytest.raises(SourceUnavailable, match="Unknown topic or partition"):
         read(broker.stream("nowhere"))
 
 
-def test_options_that_the_client_refuses_are_reported_at_once(broker: Broker, topic: str) -> None:
+def test_options_refused_by_the_client_are_reported_immediately(broker: Broker, topic: str) -> None:
     with pytest.raises(
         Unrecoverable, match=r"cannot be read with these options: .*fetch\.min\.bytes"
     ):
         read(topic, options={"fetch.min.bytes": "many"})
 
 
-def test_a_look_says_by_partition_how_much_is_new_and_why_a_run_would_fail(
+def test_a_check_reports_the_lag_by_partition_and_the_error_of_a_run(
     broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = Looks(broker_timeout_ms=500)
@@ -253,7 +253,7 @@ def test_a_look_says_by_partition_how_much_is_new_and_why_a_run_would_fail(
         )
 
 
-def test_messages_of_more_than_one_batch_are_all_there(
+def test_messages_of_several_batches_are_all_read(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     broker.produce(name_of(topic), *(b"%d" % n for n in range(25_000)))

@@ -48,7 +48,7 @@ def rows(files: Files, staged: StagedOutput) -> list[tuple[Any, ...]]:
     return [(row["n"], row[REJECTED_BY], row["_file"], row["_line"]) for row in found]
 
 
-def test_rejected_rows_and_files_that_were_put_aside_stand_beside_each_other(files: Files) -> None:
+def test_rejected_rows_and_quarantined_files_are_stored_together(files: Files) -> None:
     found = with_put_aside(files, FOLDER, made_with_rules(files, -1, -2), BAD, (), BAD_FILE)
     rejected = found[FOLDER + REJECTED]
     assert found[FOLDER].rejected_by == {"positive": 2, BAD_FILE: 2}
@@ -63,7 +63,7 @@ def test_rejected_rows_and_files_that_were_put_aside_stand_beside_each_other(fil
 
 
 @pytest.mark.parametrize(("rejected", "aside"), [((), BAD), ((-1,), []), ((), [])])
-def test_the_rejected_rows_have_the_same_columns_whatever_was_rejected(
+def test_rejected_rows_always_have_the_same_columns(
     files: Files, rejected: tuple[int, ...], aside: list[PutAsideEntry]
 ) -> None:
     whole = with_put_aside(files, FOLDER, made_with_rules(files, -1), BAD, (), BAD_FILE)[
