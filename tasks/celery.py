@@ -70,7 +70,7 @@ class WorkerStallDetector(StallDetector):
     def free(self, consumer: Any) -> bool:
         """Return whether the worker could take a message, also by what its runners report.
 
-        A main process with a hanging loop believes its runners at work for ever.
+        A main process whose loop hangs would consider its runners busy for ever.
         """
         return super().free(consumer) or this_worker().idle_slots.available
 

@@ -1,7 +1,7 @@
-"""Durations as people write them (``90``, ``"15s"``, ``"1h30m"``), held as seconds.
+"""Parses durations as users write them (``90``, ``"15s"``, ``"1h30m"``) into seconds.
 
-``Seconds`` is the type of every duration in specs and settings, so that the unit stands in the
-type; ``Timeout`` is one that cannot be zero.
+``Seconds`` is the type of every duration in specs and settings, so that the type names the unit;
+``Timeout`` is a duration that cannot be zero.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ Timeout = Annotated[Seconds, AfterValidator(_above_zero)]
 
 
 def since_time(text: str) -> float:
-    """Seconds since the epoch of ``2h`` (ago) or of an ISO time (local unless it says otherwise).
+    """Return seconds since the epoch for ``2h`` (ago) or an ISO time (local by default).
 
     Raises: ValueError: it is neither.
     """

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 
 class UnstuckError(Exception):
-    """The root of all errors raised on purpose. ``code`` is what a machine may compare."""
+    """The base of all errors raised on purpose. ``code`` is for programs to compare."""
 
     code = "ERROR"
 
 
 class Unrecoverable(UnstuckError):
-    """The attempt failed in a way that a retry cannot mend; raise it in a step to say so."""
+    """The attempt failed, and a retry cannot help. Steps may raise it."""
 
     code = "UNRECOVERABLE"
 
@@ -25,13 +25,13 @@ class StepNotFound(Unrecoverable):
 
 
 class BadStepCall(Unrecoverable):
-    """The parameters at hand do not fit the signature of the step."""
+    """The parameters do not match the signature of the step."""
 
     code = "BAD_STEP_CALL"
 
 
 class SqlInvalid(Unrecoverable):
-    """The SQL of a step does not parse, or names something that is not there."""
+    """The SQL of a step does not parse, or names a table or column that does not exist."""
 
     code = "SQL_INVALID"
 
@@ -43,7 +43,7 @@ class OutputInvalid(Unrecoverable):
 
 
 class SchemaMismatch(Unrecoverable):
-    """The columns of an output do not fit those that are published, or those of other members."""
+    """The columns of an output do not match the published ones, or those of other fork members."""
 
     code = "SCHEMA_MISMATCH"
 
@@ -67,7 +67,7 @@ class RowsOutside(Unrecoverable):
 
 
 class ExpectationFailed(Unrecoverable):
-    """The rows of an output are not what the spec expects of them."""
+    """The rows of an output violate an ``expect:`` of the spec."""
 
     code = "EXPECTATION_FAILED"
 
@@ -85,25 +85,25 @@ class SparkLacksStore(Unrecoverable):
 
 
 class ForkValuesInvalid(Unrecoverable):
-    """The values collected for a dynamic fork are null, doubled, too many, or not JSON scalars."""
+    """The values collected for a dynamic fork are null, duplicate, too many, or no JSON scalars."""
 
     code = "FORK_VALUES_INVALID"
 
 
 class OffsetsOutOfRange(Unrecoverable):
-    """A broker does not have the messages of a topic at which a stream goes on."""
+    """The broker no longer has the messages of a topic from which a stream continues."""
 
     code = "OFFSETS_OUT_OF_RANGE"
 
 
 class SourceReplaced(Unrecoverable):
-    """A topic was deleted and made again since a stream was read from it."""
+    """A topic was deleted and created again after a stream was read from it."""
 
     code = "SOURCE_REPLACED"
 
 
 class BadRecord(Unrecoverable):
-    """A message of a stream is no row of its columns."""
+    """A message of a stream cannot be converted to a row of its columns."""
 
     code = "BAD_RECORD"
 
@@ -133,7 +133,7 @@ class WorkOrderUnreadable(UnstuckError):
 
 
 class NotBegun(UnstuckError):
-    """This runner has claimed an attempt and cannot begin it, for a reason of its own."""
+    """This runner claimed an attempt and cannot start it, for a reason that is not the group's."""
 
     code = "NOT_BEGUN"
 
@@ -158,7 +158,7 @@ class InputMissing(UnstuckError):
 
 
 class FileChanged(Unrecoverable):
-    """A file that a stream has read has other content now."""
+    """The content of a file has changed after a stream read it."""
 
     code = "FILE_CHANGED"
 
@@ -170,13 +170,13 @@ class FileNameInvalid(Unrecoverable):
 
 
 class FileUnsettled(UnstuckError):
-    """A file changed or went away while a stream read it; a retry reads what stands then."""
+    """A file changed or was removed while a stream read it; a retry reads the new content."""
 
     code = "FILE_UNSETTLED"
 
 
 class StagingLost(UnstuckError):
-    """The files of this attempt are not in the warehouse; it was away, or they were removed."""
+    """Files of this attempt are missing: the warehouse was unavailable, or they were removed."""
 
     code = "STAGING_LOST"
 
@@ -188,7 +188,7 @@ class MarkerFailed(UnstuckError):
 
 
 class AttemptEnded(UnstuckError):
-    """This runner holds the attempt no longer: canceled, timed out, drained or taken over."""
+    """This runner no longer has the attempt: canceled, timed out, drained or taken over."""
 
     code = "ATTEMPT_ENDED"
 
@@ -212,7 +212,7 @@ class WarehouseUnsupported(UnstuckError):
 
 
 class WarehouseUnsafe(WarehouseUnsupported):
-    """This place was tried, and let a second writer replace what the first one had created."""
+    """A test showed that this storage lets a second writer replace the file of the first."""
 
     code = "WAREHOUSE_UNSAFE"
 
@@ -255,7 +255,7 @@ _MAX_CAUSES = 30
 
 
 def lacks_memory(error: BaseException | None) -> bool:
-    """Return whether ``error`` is a lack of memory, or was raised while one was handled."""
+    """Return whether ``error`` is an out-of-memory error, or was raised while one was handled."""
     for _ in range(_MAX_CAUSES):
         if error is None:
             return False

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Point(StrEnum):
-    """A moment, and what is true at it."""
+    """A named moment of the protocol."""
 
     def __new__(cls, value: str, sentence: str) -> Point:
         point = str.__new__(cls, value)
@@ -97,7 +97,7 @@ _act: Act | None = None
 
 
 def reach(point: Point, job: str) -> None:
-    """This process is at ``point``, at work on ``job``.
+    """Report that this process has reached ``point`` in its work on ``job``.
 
     Returns at once unless a test has armed the process.
     """
@@ -106,9 +106,9 @@ def reach(point: Point, job: str) -> None:
 
 
 def arm(act: Act | None) -> Act | None:
-    """Call ``act`` at every point from now on, in the thread that reached it; None disarms.
+    """Call ``act`` at every point, in the thread that reaches it; None disarms.
 
-    Returns the act before.
+    Returns the previous ``act``.
     """
     global _act
     before, _act = _act, act

@@ -65,7 +65,7 @@ class WaitingNotice:
         to: name of the target.
         notice: the notice.
         since: since when it waits.
-    next_at: when it is tried next.
+        next_at: when it is tried next.
         tries: number of failed tries.
         reply: result of the last try to send to the target.
     """

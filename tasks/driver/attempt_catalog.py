@@ -16,10 +16,10 @@ _FOLDER = "spark.sql.warehouse.dir"
 
 
 class Catalog:
-    """The place in Spark's shared state at which the catalog of the running attempt stands.
+    """Replaces the session catalog in Spark's shared state by an empty one for each attempt.
 
-    Each attempt gets an empty one. Nothing is dropped there: to drop a database removes the folder
-    that a user gave it.
+    Nothing is dropped from a catalog, because dropping a database removes the folder that a user
+    gave it.
     """
 
     def __init__(self, session: Any) -> None:
@@ -48,7 +48,7 @@ class Catalog:
 
     @classmethod
     def of(cls, session: Any) -> Catalog | None:
-        """That of the session's context; None where it is the user's."""
+        """Return the catalog of the session's context; None if it belongs to the user."""
         return (
             cls(session)
             if session.conf.get("spark.sql.catalogImplementation") == "in-memory"
@@ -59,8 +59,8 @@ class Catalog:
         """Give ``session`` an empty catalog.
 
         Args:
-            shared: a folder of the attempt, for tables that executors on other hosts write; empty:
-                there are none.
+            shared: a folder of the attempt, for tables that executors on other hosts write; empty
+                without such executors.
         """
         catalog = self._make(
             self._context._jsc.sc().conf(), self._context._jsc.hadoopConfiguration()
@@ -83,7 +83,7 @@ class Catalog:
         self._delegate.set(self._wrapper, catalog)
 
     def leave(self) -> None:
-        """Remove the files of the tables, which no later attempt would know."""
+        """Remove the files of the attempt's tables, which no later attempt can see."""
         for path in self._own.iterdir():
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         catalog = self._wrapper.unwrapped()

@@ -1,4 +1,4 @@
-"""Restore what the steps of an attempt change on the Spark context.
+"""Restores the Spark context after the steps of an attempt.
 
 State that only a new context would reset requires a new runner (docs/decisions/0021).
 """
@@ -15,8 +15,8 @@ LOG_LEVEL = "WARN"
 class ContextSnapshot:
     """The Spark context of a runner before its first attempt.
 
-    Each call of the JVM takes some 0.03 ms, and the name of a class ten times as much: so the
-    classes are kept here.
+    A call of the JVM takes about 0.03 ms, and resolving a class ten times as long, so the classes
+    are cached here.
     """
 
     def __init__(self, context: Any, zone: str) -> None:
@@ -43,14 +43,14 @@ class ContextSnapshot:
     def use_zone(self, zone: str) -> None:
         """Set the time zone of the JVM, and of Python in tasks, until `put_back`.
 
-        Spark keeps Python workers apart by their environment. The JVM of an executor on another
-        host keeps its zone: SQL there goes by the session's.
+        Spark separates Python workers by their environment. The JVM of an executor on another host
+        keeps its zone, but its SQL uses the zone of the session.
         """
         self._zones.setDefault(self._zones.getTimeZone(zone))
         self._context.environment["TZ"] = zone
 
     def put_back(self) -> list[str]:
-        """Restore what can be restored. Returns, in words, what is left."""
+        """Restore the context as far as possible. Return a description of the rest."""
         # Properties of this thread: tags, job group, pool, and those of steps.
         self._java.setLocalProperties(self._properties())
         self._context._jsc.setLogLevel(LOG_LEVEL)

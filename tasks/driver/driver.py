@@ -1,4 +1,4 @@
-"""The Spark driver of a runner: the session that lasts, and one session for each attempt.
+"""The Spark driver of a runner: one long-lived session, and one session for each attempt.
 
 The driver starts in the child, when a group first needs it, and stays for later attempts. Importing
 this module does not import pyspark.
@@ -42,7 +42,7 @@ _EXIT_OF_SPARK = 52  # of a JVM that Spark ends for that
 
 
 def local_master(master: str, slots: int, cores: int) -> str:
-    """``local[*]`` shared by ``slots`` runners of one machine; any other master as it is."""
+    """Return ``master``; ``local[*]`` gets a share of the cores for each of ``slots`` runners."""
     return f"local[{max(1, cores // max(1, slots))}]" if master == "local[*]" else master
 
 
@@ -89,27 +89,25 @@ class Driver:
 
     @property
     def unused(self) -> bool:
-        """True while no session was started or is being started; asks no JVM."""
+        """Whether no session was ever started or is being started. Does not call the JVM."""
         return self._base is None and not self._lock.locked()
 
     @property
     def died(self) -> bool:
-        """True if a session was up here and is no more: only a new process has another."""
+        """Whether the session of this process has died; only a new process can have another."""
         return self._base is not None and not self.running
 
     @property
     def spent(self) -> bool:
-        """True if no further attempt may use this driver."""
+        """Whether no further attempt may use this driver."""
         return self.died or bool(self.left) or bool(self.broken[0])
 
     @property
     def broken(self) -> tuple[str, str]:
-        """A code and a reason why the JVM of this driver must not be used; empty if it may.
+        """A code and a reason why the JVM must not be used any more; empty if it may.
 
-        Does not call the JVM.
-
-        A JVM that ran out of memory in one thread goes on with the others, in whatever state these
-        are.
+        Does not call the JVM. After a thread ran out of memory, the JVM continues with its other
+        threads in an undefined state.
         """
         jvm = self._jvm
         ended = None if jvm is None else jvm.poll()
@@ -133,9 +131,9 @@ class Driver:
         return "", ""
 
     def blamed(self, failure: Failure) -> Failure:
-        """Return ``failure`` of a step, with the JVM as its cause if that is broken.
+        """Return the failure of a step, with a broken JVM as its cause if there is one.
 
-        Spark may only report a lost connection.
+        Spark itself may report only a lost connection.
         """
         if (jvm := self._jvm) is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -146,12 +144,12 @@ class Driver:
 
     @property
     def starting(self) -> bool:
-        """True while another thread starts or stops the session: then ``pids`` may lack the JVM."""
+        """Whether another thread starts or stops the session, so that ``pids`` may lack the JVM."""
         return self._lock.locked()
 
     @property
     def pids(self) -> list[int]:
-        """The process that this driver started: its JVM. The JVM outlives the session."""
+        """The pid of the JVM that this driver started, which outlives the session."""
         return [] if self._jvm is None else [self._jvm.pid]
 
     @property
@@ -166,8 +164,7 @@ class Driver:
         """Start the session, unless one is running.
 
         Args:
-            own: static conf of a group that alone uses this process. A Spark Connect server has its
-                own.
+            own: static conf of a group that runs in a process of its own; not for Spark Connect.
 
         Raises:
             HostUnfit: no driver can start on this host, so no group is to blame.
@@ -210,9 +207,9 @@ class Driver:
         return self._base.newSession()
 
     def try_arrow(self) -> None:
-        """Run a function over Arrow in an executor, where executors are on this host.
+        """Run an Arrow function in an executor, if executors are on this host.
 
-        Raises what Spark raises.
+        Raises: as Spark.
         """
         if self._base is not None and self._master.startswith("local"):
             self._base.newSession().range(1).mapInArrow(
@@ -256,14 +253,15 @@ class Driver:
     def attempt(
         self, tag: str, conf: Mapping[str, str], tables: str = "", zone: str = ""
     ) -> Iterator[Any]:
-        """Yield a session for one attempt: ``tag`` on all jobs, ``conf`` as run-time conf.
+        """Yield a session for one attempt, with ``tag`` on all jobs and ``conf`` as run-time conf.
 
-        The session is cleaned at the end.
+        The session is cleaned up at the end.
 
         Args:
             tables: a folder of the attempt that executors on other hosts can write, for the tables
                 of its catalog.
-            zone: its time zone, which this process has already; empty: that of the fleet.
+            zone: time zone of the attempt, which this process has already; empty for that of the
+                fleet.
 
         Raises:
             Unrecoverable: ``conf`` has a key that cannot be set at run time, or another time zone.
@@ -301,10 +299,10 @@ class Driver:
             self._context.use_zone(zone)
 
     def cancel(self, tag: str) -> None:
-        """Cancel every running Spark job of ``tag``, and each that its thread starts from now on.
+        """Cancel every running Spark job with ``tag``, and each job that its thread starts later.
 
-        Repeat it: a job of another thread, or of a group that the step named itself, is reached
-        only once it runs.
+        Repeat the call: a job of another thread, or of a job group that the step set itself, can
+        only be canceled while it runs.
         """
         base = self._base
         if base is None:
@@ -324,7 +322,7 @@ class Driver:
             log.info("jobs of %s were not canceled this time: %s", tag, error)
 
     def stages(self, clean: Callable[[str], str]) -> list[SparkStage]:
-        """Return the stages that run now, with secrets removed from names.
+        """Return the running stages, with secrets removed from their names.
 
         None for Spark Connect, whose client does not know them.
         """
@@ -522,8 +520,8 @@ def temporary_conf(folder: Path, master: str, environ: Mapping[str, str]) -> dic
 
     These are shuffle and spill files, libraries, and uploads to S3.
 
-    What a user says by other means (``SPARK_LOCAL_DIRS``, ``spark.local.dir``, options of Java)
-    counts more.
+    Settings of the user (``SPARK_LOCAL_DIRS``, ``spark.local.dir``, options of Java) take
+    precedence.
     """
     conf: dict[str, str] = {}
     if master.startswith("local"):  # executors on other hosts would get it, too

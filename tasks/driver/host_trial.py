@@ -1,7 +1,7 @@
-"""Test whether Spark and its executors can work on a host, before work and after a failure.
+"""Tests whether Spark and its executors work on a host, before work and after a failure.
 
-All runners of a worker know what one finds, and none of them takes Spark work until a whole trial
-passes.
+The runners of a worker share the result. After a failed trial, none of them takes Spark work until
+a whole trial passes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _shared: SharedHostState | None = None
 
 
 def share_with_children() -> None:
-    """Let the runners that this process forks know what one of them finds. Raises: OSError."""
+    """Share the result of trials among the runners that this process forks. Raises: OSError."""
     global _shared
     _shared = SharedHostState.create()
 
 
 class HostTrial:
-    """The trial of this host for one runner."""
+    """Tests this host for one runner."""
 
     def __init__(
         self,
@@ -56,9 +56,10 @@ class HostTrial:
         self._tried_arrow = False
 
     def before_work(self, clock: Callable[[], AbstractContextManager[None]]) -> str:
-        """Why no Spark work may be taken now, in a sentence; empty if it may.
+        """Return why this host must not take Spark work now, as a sentence; empty if it may.
 
-        A session that runs was tried. ``clock`` limits a whole trial, which starts a session.
+        A running session was tested already. ``clock`` limits the time of a whole trial, which
+        starts a session.
         """
         state = self._host.read()
         if not self._spark or (self._driver.running and not state.fault):
@@ -81,8 +82,8 @@ class HostTrial:
         """Run an Arrow function in the first session of this worker, before any step.
 
         Raises:
-            HostUnfit: an executor of this host cannot. Nothing was begun, so the group is handed
-                back.
+            HostUnfit: an executor of this host cannot run it. No step has started, so the group is
+                handed back.
         """
         if not self._host.is_shared or not self._spark or not self._host.begin_arrow_trial():
             return
@@ -93,11 +94,11 @@ class HostTrial:
     def judge(
         self, error: BaseException, failure: Failure, kind: OutcomeKind, ordered: Callable[[], bool]
     ) -> tuple[OutcomeKind, Failure]:
-        """Decide who is charged with a failure: no group is for the fault of this host.
+        """Decide which budget a failure is charged to; a group never pays for a fault of this host.
 
-        A group for which no session could start is handed back, and costs no budget. One whose step
-        has failed on an unfit host counts as a lost worker, since its step may be what made the
-        host so. ``ordered``: was the attempt told to end? That ends what is tried here as well.
+        A group for which no session could start is handed back, without a charge. A step that
+        failed on an unfit host counts as a lost worker, because the step may have made the host
+        unfit. ``ordered``: whether the attempt was told to end, which also ends the trial.
         """
         if not self._spark:
             return kind, failure

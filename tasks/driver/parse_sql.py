@@ -1,4 +1,4 @@
-"""Parse SQL with Spark's parser in a JVM without a session, which starts three times faster.
+"""Parses SQL with Spark's parser in a JVM without a session, which starts three times faster.
 
 As a program it reads ``[[sql, conf], …]`` from standard input, and answers in JSON.
 """
@@ -24,12 +24,12 @@ _PLACE = re.compile(r"\s*\(line \d+, pos \d+\)\s*$|\s*SQLSTATE: \w+")
 
 
 class NoSpark(Exception):
-    """There is no Spark here, or no Java that it could run on."""
+    """This machine has no Spark, or no suitable Java."""
 
 
 @contextmanager
 def spark_parser() -> Iterator[Any]:
-    """A JVM with Spark's classes, which ends with this process. Raises: NoSpark."""
+    """Start a JVM with Spark's classes, which ends with this process. Raises: NoSpark."""
     try:
         from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
@@ -56,9 +56,9 @@ def spark_parser() -> Iterator[Any]:
 
 
 def syntax_error(jvm: Any, sql: str, conf: Mapping[str, str]) -> dict[str, Any] | None:
-    """The error of Spark's parser in ``sql``, with its line and column; None if it takes it.
+    """Return the error of Spark's parser in ``sql``, with its line and column; None if it parses.
 
-    ``conf``: what holds for the statement, of which some changes what is a word or a string.
+    ``conf``: conf of the statement, some of which changes how words and strings are read.
     """
     from py4j.protocol import Py4JJavaError
 

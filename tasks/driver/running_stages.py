@@ -1,4 +1,4 @@
-"""Read the running stages of Spark from its JVM, also where its UI is off."""
+"""Reads the running stages of Spark from its JVM, even if its UI is off."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def running_stages(context: Any, clean: Callable[[str], str]) -> list[SparkStage
 
     Raises: Exception: any error of py4j.
 
-    ``clean`` takes the secrets out of a text.
+    ``clean`` removes the secrets from a text.
     """
     store = context._jsc.sc().statusStore()
     active = store.activeStages()

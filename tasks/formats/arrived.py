@@ -1,4 +1,4 @@
-"""A file that has arrived for a stream, as the listing found it, and one that was put aside."""
+"""Describes a file that has arrived for a stream, and a file or message that was put aside."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 
 def content_of(size: int, version: int | str) -> str:
-    """The content of a file, to be compared: ``"52 1795801822956405000"``."""
+    """Return the content of a file as text for comparison: ``"52 1795801822956405000"``."""
     return f"{size} {version}"
 
 
 def size_of(content: str) -> int:
-    """The size of a file with this content, in bytes."""
+    """Return the size of a file with this content, in bytes."""
     return int(content.partition(" ")[0])
 
 
 def shown_path(path: str) -> str:
-    """Return a path as text, also where its name is not UTF-8."""
+    """Return a path as text, even if it is not UTF-8."""
     return path.encode(errors="backslashreplace").decode()
 
 
@@ -25,11 +25,10 @@ class ArrivedFile:
     """One file; its path and its content together are its identity.
 
     Attributes:
-        path: absolute, or a URI such as ``s3://bucket/in/a.json``. Each letter is itself, also
-            ``*``, ``[`` and ``%``.
-        content: its size in bytes and its version in one text, as of `content_of`: a position holds
-            thousands.
-        stored: when an object was written, in seconds since the epoch, as its store says.
+        path: absolute path, or a URI such as ``s3://bucket/in/a.json``. No character has a special
+            meaning, not even ``*``, ``[`` and ``%``.
+        content: its size in bytes and its version, as one text from `content_of`.
+        stored: when the store says that an object was written, in seconds since the epoch.
     """
 
     path: str
@@ -48,7 +47,7 @@ class ArrivedFile:
 
     @property
     def written(self) -> float | None:
-        """When, in seconds since the epoch; None if that is not known."""
+        """When it was written, in seconds since the epoch; None if unknown."""
         return self.stored if "://" in self.path else int(self.version) / 1e9
 
 
@@ -57,8 +56,8 @@ class PutAsideEntry:
     """A file, or a message, of which no row was read.
 
     Attributes:
-        gone: it is not there any more, or has changed since it was listed; a later job may read it.
-        line: where the error was found, or the offset of a message; None if it is not of a line.
+        gone: whether it was removed or changed since it was listed; a later job may read it.
+        line: line of the error, or offset of the message; None if the error has no line.
         text: the line, or its beginning.
     """
 

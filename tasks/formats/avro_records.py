@@ -1,4 +1,4 @@
-"""Decode Avro records, such as messages: each becomes a row, or gets a reason."""
+"""Decodes Avro records, such as messages, into rows, or reports why a record is no row."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ _HEADER = 5
 def avro_rows(schema: str, values: Sequence[bytes | None]) -> tuple[Any, dict[int, str]]:
     """Decode Avro ``values`` into an Arrow table.
 
-    Returns also the reason of each value that is no row, by its number.
+    Returns also, by number, why a value is no row.
 
     Args:
-        schema: of Avro, by which the values were written.
-        values: one that is None is a row of nulls.
+        schema: the Avro schema of the writer.
+        values: records; None becomes a row of nulls.
 
-    Raises: SourceUnavailable, Unrecoverable: nothing can be read by ``schema`` here.
+    Raises:
+        SourceUnavailable, Unrecoverable: this process cannot use ``schema``.
     """
     import pyarrow as pa
 

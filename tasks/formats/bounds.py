@@ -1,6 +1,6 @@
-"""Limit the size of a file after it is unpacked and decoded.
+"""Limits the size of a file after decompression and decoding.
 
-A few bytes may unpack to gigabytes.
+A few compressed bytes may expand to gigabytes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from unstuck.tasks.formats.file_content import Unreadable, beyond_row
 
 @dataclass(slots=True)
 class Bound:
-    """The bytes that a file, and each of its rows, may have.
+    """The maximum bytes of a file and of each row.
 
     Attributes:
-        max_bytes: of the file, unpacked and decoded.
+        max_bytes: maximum bytes of the file, decompressed and decoded.
         count: bytes of the rows so far.
     """
 
@@ -28,7 +28,7 @@ class Bound:
     count: int = 0
 
     def check(self, count: int) -> None:
-        """Raises: Unreadable: ``count`` bytes of the file are too many."""
+        """Check the size of a file. Raises: Unreadable: ``count`` bytes are too many."""
         if count > self.max_bytes:
             raise Unreadable(
                 f"the file has {self.file.size:,} bytes, and unpacked it has {count:,} or more, "
@@ -36,11 +36,14 @@ class Bound:
             )
 
     def check_rows(self, rows: int, schema: Any) -> None:
-        """Check what so many rows have at least, before they are decoded. Raises: Unreadable."""
+        """Check the minimum size of a number of rows, before they are decoded.
+
+        Raises: Unreadable.
+        """
         self.check(rows * sum(map(_least_bytes, schema.types)))
 
     def check_table(self, table: Any, line_of: Callable[[int], int]) -> None:
-        """Check the rows of ``table`` with those before. Raises: Unreadable."""
+        """Check the size of ``table``, together with the rows before it. Raises: Unreadable."""
         self.count += table.nbytes
         self.check(self.count)
         row = _first_row_beyond(table, self.max_row_bytes)
@@ -49,14 +52,17 @@ class Bound:
 
 
 class Unpacked:
-    """A stream of the unpacked bytes of a file. It raises `Unreadable` where they are too many."""
+    """A stream of the decompressed bytes of a file.
+
+    It raises `Unreadable` if there are too many.
+    """
 
     def __init__(self, stream: Any, bound: Bound) -> None:
         self._stream, self._bound = stream, bound
         self._count = 0
 
     def read(self, size: int) -> bytes:
-        """Raises: Unreadable; what the stream raises."""
+        """Read bytes. Raises: Unreadable; and as the stream."""
         data: bytes = self._stream.read(size)
         self._count += len(data)
         self._bound.check(self._count)

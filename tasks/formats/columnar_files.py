@@ -1,4 +1,4 @@
-"""Parquet and ORC files as tables of plain types, a part at a time."""
+"""Reads Parquet and ORC files into tables of plain types, one part at a time."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def read_parquet_file(stream: Any, choose: Choose, bound: Bound) -> Iterator[Pla
 def read_orc(
     stream: Any, choose: Choose, bound: Bound, instants: Collection[str], zone: str
 ) -> Iterator[Placed]:
-    """As `read_parquet_file`, of ORC.
+    """Read an ORC file like `read_parquet_file`.
 
     Args:
-        instants: the columns, in small letters, that are to be instants: a file of ORC says for
-            them what a clock in the ``zone`` shows.
+        instants: columns, in lower case, that become instants: an ORC file has their local time in
+            ``zone``.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,4 +1,4 @@
-"""Read CSV as RFC 4180 defines it into tables of text, or name the line that breaks the form."""
+"""Reads CSV as RFC 4180 defines it into tables of text, or reports the line of an error."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def read_csv(
     """Read the records of a file into tables of text columns.
 
     Args:
-        columns: by position, of a file without a header.
-        max_record: in bytes.
+        columns: names by position, for a file without a header.
+        max_record: maximum bytes of a record.
 
     Raises: Unreadable.
     """
@@ -64,7 +64,10 @@ class _Form:
         self._field = re.compile(rb"(%b)(%b|\r\n|\n|\r|\Z)" % (field, separator), re.DOTALL)
 
     def blocks(self, blocks: Iterator[bytes], max_record: int) -> Iterator[tuple[int, bytes]]:
-        """Yield blocks of whole records, and the line that each begins with. Raises: Unreadable."""
+        """Yield blocks of whole records, each with the number of its first line.
+
+        Raises: Unreadable.
+        """
         rest, line = b"", 1
         for block in blocks:
             rest += block
@@ -124,9 +127,9 @@ class _Form:
         return self._field.match(data + self._quote, at) is not None
 
     def header(self, block: bytes, columns: int, line: int) -> tuple[list[str], int]:
-        """Return the names of the columns, and where the first record begins.
+        """Return the names of the columns, and the position of the first record.
 
-        ``columns``: how many the schema has. Raises: Unreadable.
+        ``columns``: number of columns of the schema. Raises: Unreadable.
         """
         end, fields = next(self._records(block, line), (len(block), []))
         names = [self._name(cell.decode()) for cell in fields]
@@ -143,7 +146,9 @@ class _Form:
     def check_no_header(self, block: bytes, columns: Fields, line: int) -> None:
         """Check that the first record does not look like a header.
 
-        Raises: Unreadable: it has all names of columns, or a name in a column that is no text.
+        Raises:
+            Unreadable: it has the names of all columns, or a name in a column of another type than
+                text.
         """
         end, fields = next(self._records(block, line))
         cells = [self._name(cell.decode()).lower() for cell in fields]

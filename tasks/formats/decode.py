@@ -1,4 +1,4 @@
-"""Decode a file that has arrived: columns by name, values without loss, errors with their place."""
+"""Decodes an arrived file: columns by name, values without loss, errors with their place."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from unstuck.tasks.spec.streams.stream_options import FILE_COLUMN, file_options
 
 
 def decoded(file: ArrivedFile, stream: StreamInput, zone: str, max_bytes: int) -> Iterator[Any]:
-    """The rows of one file with the columns of the stream, a part at a time.
+    """Yield the rows of one file with the columns of the stream, one part at a time.
 
     Args:
-        zone: of times without one that are to be instants, unless an option says another.
-        max_bytes: of the file, unpacked and decoded.
+        zone: time zone of local times that become instants, unless an option sets another.
+        max_bytes: maximum bytes of the file, decompressed and decoded.
 
     Raises:
-        Gone: the file is not there any more, or has changed.
+        Gone: the file was removed or has changed.
         Unreadable: it cannot be read as the spec says.
         OSError: the store failed.
     """

@@ -1,4 +1,4 @@
-"""Digests of the bytes of files, by which a copy of a file is recognized."""
+"""Computes digests of files, by which copies of a file are recognized."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def digest_of(file: ArrivedFile, *, exact: bool) -> str:
     """Return the digest of the bytes of ``file``; copies have the same.
 
     Args:
-        exact: read the bytes of an object, too. If False, its etag is its digest, and some copies
-            have another etag.
+        exact: whether to read the bytes of an object, too. If False, its etag is the digest, and
+            some copies have another etag.
 
     Raises: Gone, SourceUnavailable.
     """

@@ -1,4 +1,4 @@
-"""The bytes of a file that has arrived: opened, unpacked, and as text in UTF-8."""
+"""Reads the bytes of a file that has arrived: opens, decompresses and converts them to UTF-8."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Unreadable(Exception):
     """The content of a file cannot be read as the spec says.
 
     Attributes:
-        line: the line at which this was found; 0 if it is not of a line.
+        line: line of the error; 0 if the error has no line.
         text: the line, or its beginning.
     """
 
@@ -53,10 +53,7 @@ class Unreadable(Exception):
 
 
 class Gone(Exception):
-    """The file is not there any more, or is no longer what the listing found.
-
-    A retry reads what stands then.
-    """
+    """The file was removed or changed since it was listed. A retry reads the new content."""
 
 
 class _Raw(io.RawIOBase):
@@ -104,12 +101,12 @@ class _Left(io.BufferedReader):
 
 @contextmanager
 def opened(file: ArrivedFile) -> Iterator[Any]:
-    """The bytes of ``file`` as they lie there.
+    """Yield a reader of the stored bytes of ``file``.
 
     Raises:
-        Gone: it is not there, or has changed since it was listed, also if what was read of it made
-            an error.
-        Unreadable: in place of the errors that unpacking and decoding raise.
+        Gone: the file was removed or changed since it was listed, even if its content caused
+            another error.
+        Unreadable: instead of the errors that decompression and decoding raise.
         SourceUnavailable: this process may not read the file, or its store failed.
         OutOfMemory: this process has too little memory for it.
     """
@@ -184,7 +181,10 @@ def _store_of(path: str) -> tuple[ObjectStore, str]:
 
 
 def unpacked(reader: Any, file: ArrivedFile) -> Any:
-    """A stream of the bytes of a text file, unpacked by what its name says. Raises: Unreadable."""
+    """Return a stream of the bytes of a text file, decompressed by the ending of its name.
+
+    Raises: Unreadable.
+    """
     name = file.path.lower()
     if name.endswith(NOT_UNPACKED):
         raise Unreadable(
@@ -208,7 +208,7 @@ def unpacked(reader: Any, file: ArrivedFile) -> Any:
 
 
 def beyond_row(what: str, bound: int, line: int, text: bytes = b"") -> Unreadable:
-    """The error for a line, a record or a row with more than ``bound`` bytes."""
+    """Return the error for a line, a record or a row with more than ``bound`` bytes."""
     return Unreadable(
         f"a {what} has more than {bound:,} bytes. If that is right, say max_row_bytes:", line, text
     )
@@ -219,7 +219,7 @@ def in_utf8(stream: Any, encoding: str, size: int = _BLOCK) -> Iterator[bytes]:
 
     The blocks are not validated.
 
-    Raises: Unreadable: the file is in another encoding than the spec says.
+    Raises: Unreadable: the file has another encoding than the spec says.
     """
     blocks = iter(partial(stream.read, size), b"")
     first = next(blocks, b"")
@@ -249,7 +249,10 @@ def _decoded(blocks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
 
 
 def check_utf8(block: bytes, line: int) -> None:
-    """Check text that begins with the line of this number. Raises: Unreadable."""
+    """Check that a block of text is UTF-8; ``line``: number of its first line.
+
+    Raises: Unreadable.
+    """
     try:
         block.decode()
         if (at := block.find(b"\0")) < 0:

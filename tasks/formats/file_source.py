@@ -1,4 +1,4 @@
-"""A file that is decoded: its bytes, and what the spec says of its columns."""
+"""The input of a decoder: the bytes of a file, and the columns that the spec declares."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class FileSource:
     """A file that a format decodes.
 
     Attributes:
-        reader: the bytes of the file as they are stored.
-        bound: of the bytes of the file and of its rows.
-        columns: of the stream.
-        zone: of times without one that are to be instants.
-        by_folder: the columns whose values the folders of the file name.
+        reader: the stored bytes of the file.
+        bound: maximum bytes of the file and of its rows.
+        columns: columns of the stream.
+        zone: time zone of local times that become instants.
+        by_folder: columns whose values are in the names of folders.
     """
 
     reader: Any
@@ -41,12 +41,12 @@ class FileSource:
 
     @property
     def text(self) -> Unpacked:
-        """The bytes of a text file, unpacked by what its name says. Raises: Unreadable."""
+        """The bytes of a text file, decompressed by the ending of its name. Raises: Unreadable."""
         return Unpacked(unpacked(self.reader, self.bound.file), self.bound)
 
     @property
     def own_columns(self) -> Fields:
-        """The columns but that with the path of the file."""
+        """The columns, except that of the path of the file."""
         return without(self.columns, (FILE_COLUMN,))
 
     @property
@@ -64,7 +64,7 @@ class FileSource:
 
 
 def without(columns: Fields, names: Collection[str]) -> Fields:
-    """Return ``columns`` but those of ``names``."""
+    """Return ``columns`` without those of ``names``."""
     return [column for column in columns if column["name"] not in names]
 
 

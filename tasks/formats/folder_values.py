@@ -1,4 +1,4 @@
-"""Read values from names of folders, such as ``day=2026-03-01/hour=01``, for stream columns."""
+"""Reads values of stream columns from names of folders, such as ``day=2026-03-01/hour=01``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ def folder_values(path: str, columns: Fields, parse: Parse) -> dict[str, Any]:
     """Return the values that the folders of a file give to its columns, as Arrow scalars.
 
     Args:
-        path: of the file. Its folders may spell a character as Hive does, such as ``%3A``.
-        columns: of the stream.
+        path: path of the file, in which folders may escape characters as Hive does, such as
+            ``%3A``.
+        columns: columns of the stream.
 
-    Raises: Unreadable: a text is no value of its column, or two folders give a column different
-    values.
+    Raises:
+        Unreadable: a text is no value of its column, or two folders give a column different values.
     """
     targets = empty_table(schema_of(columns)).schema
     named = {same_name(column["name"]): column for column in columns}
@@ -61,12 +62,13 @@ def _value(folder: str, text: str, column: dict[str, Any], target: Any, parse: P
 
 
 def with_folder_values(table: Any, values: Mapping[str, Any], place: Any) -> Any:
-    """Return ``table`` with the ``values`` of its folders in the place of nulls.
+    """Return ``table`` with the ``values`` of its folders in place of nulls.
 
     Args:
-        place: of a row, as in "line 7".
+        place: word for the place of a row, as in "line 7".
 
-    Raises: OutputInvalid: a row has another value in such a column.
+    Raises:
+        OutputInvalid: a row has another value in such a column.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

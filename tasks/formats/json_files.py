@@ -27,11 +27,11 @@ def read_json(
     max_line: int,
     optional: Collection[str] = (),
 ) -> Iterator[Placed]:
-    """Yield tables with ``columns``, in which a date, or an instant, is still text.
+    """Yield tables with ``columns``, in which dates and instants are still text.
 
     Args:
-        max_line: in bytes, of a file with an object on each line.
-        optional: columns that an object need not have.
+        max_line: maximum bytes of a line, in a file with an object on each line.
+        optional: columns that an object may lack.
 
     Raises: Unreadable.
     """

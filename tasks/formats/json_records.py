@@ -1,7 +1,7 @@
 """Convert JSON records to rows of the declared columns without loss, or report the reason.
 
-Not by Arrow's own reader of JSON: it takes two objects on a line for two rows, and dies of a line
-``null``.
+Arrow's own JSON reader is not used: it reads two objects on a line as two rows, and crashes on a
+line ``null``.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def json_columns(
 ) -> tuple[Any, dict[int, str]]:
     """Convert JSON ``values`` to an Arrow table.
 
-    Returns also the reason of each value that is no row, by its number.
+    Returns also, by number, why a value is no row.
 
     Args:
-        values: each one JSON object in UTF-8; one that is None is a row of nulls.
-        other: ``allow``: what an object lacks is null, and what it has more is left out.
+        values: JSON objects in UTF-8; None becomes a row of nulls.
+        other: with ``allow``, a missing field is null and an additional field is left out.
     """
     decoder, bad, rows = json_decoder(), dict[int, str](), dict[int, Any]()
     for number, value in enumerate(values):
@@ -52,9 +52,9 @@ def json_columns(
 
 
 def json_decoder() -> json.JSONDecoder:
-    """Reads JSON, and its numbers with a point or an exponent digit by digit.
+    """Return a JSON decoder that keeps all digits of numbers with a point or an exponent.
 
-    Raises ValueError and RecursionError.
+    Its errors are ValueError and RecursionError.
     """
     return _Decoder(parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_each_once)
 
@@ -85,10 +85,10 @@ def table_of_rows(
     other: Literal["fail", "allow"] = "fail",
     optional: Collection[str] = (),
 ) -> tuple[Any, dict[int, str]]:
-    """As `json_columns`, of what `json_decoder` has read, by the numbers of the rows.
+    """Convert decoded objects, by row number, like `json_columns`.
 
     Args:
-        optional: columns that an object need not have.
+        optional: columns that an object may lack.
     """
     schema = arrow_schema(schema_of(fields))
     texts = {field["name"]: type_text(field["type"]) for field in fields}
@@ -150,7 +150,7 @@ def _table(schema: Any, columns: Iterable[Sequence[Any]], other: str) -> Any:
 
 @cache
 def arrow_schema(schema: str) -> Any:
-    """The Arrow schema of a schema in Spark's JSON."""
+    """Return the Arrow schema for a schema in Spark's JSON."""
     return empty_table(schema).schema
 
 
@@ -323,7 +323,7 @@ def _near(row: Mapping[str, Any], names: Set[str]) -> str:
 
 
 def same_name(name: str) -> str:
-    """Equal for names that Spark and people take for one."""
+    """Return a key that is equal for names that Spark and people consider the same."""
     return unicodedata.normalize("NFC", name).lower().strip()
 
 

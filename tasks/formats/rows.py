@@ -1,6 +1,6 @@
-"""Rows out of files: as one Arrow table, or as Parquet in the warehouse.
+"""Collects the rows of files, as one Arrow table or as Parquet in the warehouse.
 
-No row of a file counts before all do.
+The rows of a file count only when the whole file was read.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ PART_BYTES = 64 * 1024 * 1024
 
 
 class Rows:
-    """Rows in memory: of files that are whole, and of the one that is being read.
+    """Rows in memory, of the files that were read and of the current file.
 
     Attributes:
-        max_file_bytes: of the rows of one file, unless a stream says more or less.
+        max_file_bytes: maximum bytes of the rows of one file, unless a stream sets another limit.
     """
 
     max_file_bytes = 1024**3
@@ -28,27 +28,27 @@ class Rows:
         self._own: list[Any] = []
 
     def add(self, table: Any) -> None:
-        """Rows of the file that is being read."""
+        """Add rows of the current file."""
         self._own.append(table)
 
     def keep(self) -> None:
-        """The file is whole."""
+        """Keep the rows of the current file, which was read to its end."""
         self._kept += self._own
         self._own = []
 
     def drop(self) -> None:
-        """No row of the file counts."""
+        """Drop the rows of the current file."""
         self._own = []
 
     def table(self, empty: Any) -> Any:
-        """All rows as one table."""
+        """Return all rows as one table."""
         import pyarrow as pa
 
         return pa.concat_tables([empty, *self._kept], promote_options="permissive")
 
 
 class Parts(Rows):
-    """Rows that go into files in ``folder`` of the warehouse as there are many."""
+    """Rows that are written into files in ``folder`` of the warehouse, because they may be many."""
 
     max_file_bytes = 64 * 1024**3
 
@@ -82,12 +82,15 @@ class Parts(Rows):
             self.written()
 
     def drop(self) -> None:
-        """As `Rows.drop`. What was written of the file goes with the staging of the attempt."""
+        """As `Rows.drop`.
+
+        The files that were written for it are removed with the staging of the attempt.
+        """
         super().drop()
         self._written_of_own, self._bytes_of_own = {}, 0
 
     def written(self) -> dict[str, int]:
-        """The URI and the bytes of each file that holds rows. Raises: as `add`."""
+        """Return the URI and the size of each file with rows. Raises: as `add`."""
         self._written |= self._write(self._kept)
         self._kept, self._bytes = [], 0
         return self._written

@@ -1,9 +1,9 @@
-"""Cast a frame without loss to the declared or published columns, or refuse it with row and value.
+"""Casts a frame without loss to the declared or published columns, or reports row and value.
 
-A value fits a type if it is the same value after a cast to that type and back; text is parsed only
-where a file holds nothing else. A float fits a whole number or a decimal only below 2^53 (2^24 for
-a 32-bit float): above, several whole numbers become the same float, so the value may have been
-changed before. In Spark the check is part of the write.
+A value fits a type if it is the same after a cast to that type and back. Text is parsed only if the
+file format has nothing but text. A float fits a whole number or a decimal only below 2^53 (2^24 for
+a 32-bit float): above that, several whole numbers have the same float, so the original value is
+unknown. In Spark the check is part of the write.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _LONG = 300  # characters of a row or a value, in an error
 
 
 def declared_fields(columns: Iterable[tuple[str, str]]) -> Fields:
-    """The columns of ``columns:`` as schemas have them."""
+    """Return the columns of ``columns:`` as fields of a schema."""
     return [field(name, parse_type(text)) for name, text in columns]
 
 
 def schema_of_frame(frame: Any) -> str:
-    """The schema of a Spark frame, or of an Arrow table of plain types."""
+    """Return the schema of a Spark frame, or of an Arrow table of plain types."""
     if is_frame(frame):
         return str(frame.schema.json())
     import pyarrow as pa
@@ -67,12 +67,12 @@ def cast_frame(frame: Any, target_fields: Fields, *, fill: bool = False) -> Any:
     """Cast a Spark frame, or an Arrow table of plain types, to ``target_fields``, in their order.
 
     Args:
-        fill: a column that the frame lacks is null, and no error.
+        fill: whether a missing column is null instead of an error.
 
     Raises:
-        OutputInvalid: the frame has other columns; or, of a table, a value does not fit. Where a
-            value of a Spark frame does not fit, its write fails, and `refused_value` finds the
-            reason in the error.
+        OutputInvalid: the frame has other columns, or a value of a table does not fit. If a value
+            of a Spark frame does not fit, its write fails, and `refused_value` finds the reason in
+            that error.
     """
     if is_frame(frame):
         check_spark_schema(json.loads(frame.schema.json()))
@@ -90,11 +90,11 @@ def cast_of_file(
 ) -> Any:
     """Cast an Arrow table from a file, of plain types, to ``target_fields``, in their order.
 
-    ``table`` has a column without a type for each one that the file lacks.
+    ``table`` has a column without a type for each column that the file lacks.
 
     Args:
-        place: of a row, as in "line 7".
-        parse: makes values of text, where it stands for values of another type.
+        place: word for the place of a row, as in "line 7".
+        parse: converts text to values of other types.
 
     Raises: OutputInvalid: a value does not fit.
     """

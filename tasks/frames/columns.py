@@ -1,7 +1,8 @@
-"""Convert columns to types in which every reader finds the same values.
+"""Converts columns to types that every reader reads alike.
 
-Spark, Arrow, pandas, DuckDB and Polars read the plain types below alike. A column of another type
-is stored as a plain type with the same values, or the output is refused before anything is written.
+Spark, Arrow, pandas, DuckDB and Polars read the same values from the plain types below. A column of
+another type is stored as a plain type with the same values, or the output is refused before
+anything is written.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def _check_spark_type(kind: Any, column: str) -> None:
 
 
 def arrow_table(frame: Any) -> Any:
-    """A pandas frame as an Arrow table, without the numbers of its rows.
+    """Convert a pandas frame to an Arrow table, without its default index.
 
     Raises: OutputInvalid: there are no columns, two have the same name, the values of one have no
         common Arrow type, or the index holds more than numbers.
@@ -242,7 +243,7 @@ def _of_lists(lists: Values) -> Iterator[tuple[int, Any]]:
 
 
 def plain_table(table: Any) -> Any:
-    """An Arrow table with the same values in plain types.
+    """Convert an Arrow table to plain types with the same values.
 
     Raises:
         OutputInvalid: there are no columns, two have the same name, or one has a type that not all
@@ -275,10 +276,7 @@ def plain_table(table: Any) -> Any:
 
 
 def in_zone_of(table: Any, zone: str) -> Any:
-    """Show the instants of an Arrow table of plain types in ``zone``.
-
-    A day of an instant is then the day in that zone.
-    """
+    """Convert the instants of an Arrow table to ``zone``, whose days they then have."""
     import pyarrow as pa
 
     if zone == UTC:

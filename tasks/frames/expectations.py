@@ -17,10 +17,10 @@ _SHOWN = 5  # keys that are not unique
 
 
 def check_unique(files: Files, staged: StagedOutput, columns: Sequence[str], session: Any) -> None:
-    """Check that no two rows share their values in ``columns``; null counts as a value.
+    """Check that no two rows have the same values in ``columns``; null counts as a value.
 
     Args:
-        session: the Spark session of the group; None: Arrow groups the rows, in this process.
+        session: Spark session of the group; None to group the rows with Arrow in this process.
 
     Raises:
         ExpectationFailed: two rows do.
@@ -72,8 +72,8 @@ def _repeated(
 def newest_of(files: Files, staged: StagedOutput, column: str) -> float | None:
     """Return the newest date or timestamp of ``column`` in epoch seconds; None without values.
 
-    A date counts as its midnight in UTC, a timestamp without a zone as one in UTC. What the files
-    say of their columns is read; rows only where a file says nothing.
+    A date counts as its midnight in UTC, a timestamp without a zone as one in UTC. The statistics
+    of the files are read; rows are read only if a file has none.
 
     Raises: OutputInvalid: there is no such column, or it has no dates or timestamps.
     """

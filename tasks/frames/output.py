@@ -35,7 +35,7 @@ _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 
 
 def is_any_frame(value: Any) -> bool:
-    """True for a frame that can be stored: Spark's, an Arrow table, or pandas'."""
+    """Return whether ``frame`` is a frame of Spark, Arrow or pandas, which can be stored."""
     return is_frame(value) or _kind(value) in ("pyarrow", "pandas")
 
 
@@ -53,8 +53,8 @@ def stage(files: Files, folder: str, frame: Any, partition_by: Sequence[str] = (
     Raises:
         OutputInvalid: it is no frame, or one that cannot be stored as Parquet that all readers read
             alike.
-        StagingLost: it was written, and is not there, or not all of it.
-        WarehouseMismatch: what stands here is not the warehouse that ``files`` was made for.
+        StagingLost: some of the written files are missing.
+        WarehouseMismatch: the warehouse at this address is not that of ``files``.
         OSError: the store failed.
     """
     return stage_plain(files, folder, frame if is_frame(frame) else table_of(frame), partition_by)
@@ -63,7 +63,7 @@ def stage(files: Files, folder: str, frame: Any, partition_by: Sequence[str] = (
 def stage_plain(
     files: Files, folder: str, frame: Any, partition_by: Sequence[str] = ()
 ) -> StagedOutput:
-    """As `stage`, for a Spark frame or an Arrow table of plain types."""
+    """Stage a Spark frame or an Arrow table of plain types like `stage`."""
     files.check()
     if not is_frame(frame):
         return stage_table(files, folder, frame, partition_by)
@@ -91,8 +91,8 @@ def typed_columns(schema: dict[str, Any]) -> list[str]:
 
     If no column has a type, all are written.
 
-    A file must give a column some type, which readers would find beside the one that later files
-    give it. A column that a file lacks is null for readers that join files by the names of columns.
+    In a file every column needs a type, which might conflict with the type in later files. Readers
+    that match columns by name read a missing column as null.
     """
     return [column["name"] for column in schema["fields"] if column["type"] != VOID]
 
@@ -109,7 +109,7 @@ def with_untyped_evaluated(frame: Any, schema: dict[str, Any]) -> Any:
 
 
 def table_of(frame: Any) -> Any:
-    """An Arrow or pandas frame as an Arrow table of plain types.
+    """Convert an Arrow or pandas frame to an Arrow table of plain types.
 
     Raises: OutputInvalid: it is no such frame, or one that cannot be stored.
     """
@@ -140,7 +140,7 @@ def _how_to_make_one(value: Any) -> str:
 def stage_table(
     files: Files, folder: str, table: Any, partition_by: Sequence[str] = ()
 ) -> StagedOutput:
-    """As `stage`, for an Arrow table of plain types."""
+    """Stage an Arrow table of plain types like `stage`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -178,7 +178,10 @@ def with_open(staged: StagedOutput, columns: Sequence[str], typed: Collection[st
 
 
 def check_written(files: Files, folder: str, wrote: int | None, stand: int) -> None:
-    """Compare the rows that Spark says it wrote with those that stand. Raises: StagingLost."""
+    """Compare the number of rows that Spark reported with that of the files.
+
+    Raises: StagingLost.
+    """
     if wrote is not None and wrote != stand:
         # While the warehouse is away, tasks write into whatever stands at its path. If it is back
         # before the end, Spark commits what it finds there, without an error.
@@ -242,7 +245,7 @@ def describe(files: Files, folder: str, partition_by: Sequence[str] = ()) -> Sta
 def describe_files(
     files: Files, paths: Iterable[str], partition_by: Sequence[str] = ()
 ) -> StagedOutput:
-    """As `describe`, of Parquet files by their paths; of none, the schema is empty."""
+    """Describe Parquet files by their paths, as `describe` does; without files, the schema is empty."""
     import pyarrow.parquet as pq
 
     staged: list[DataFile] = []
@@ -303,7 +306,7 @@ def collect(
 
     They take at most ``room`` bytes.
 
-    Raises: ForkValuesInvalid: the column is absent, or its values cannot be those of a fork.
+    Raises: ForkValuesInvalid: the column is missing, or a value cannot be a fork value.
     """
     names = [column["name"] for column in json.loads(output.schema)["fields"]]
     if request.column not in names:

@@ -1,7 +1,8 @@
-"""Partitions: the rows of an output, written so that each file holds the rows of one partition.
+"""Writes the rows of an output so that each file has the rows of one partition.
 
-The columns stay in the files, and no folder is named after a value, so every reader of a list of
-files finds the same columns. The value of each file stands in the marker and in the warehouse log.
+The partition columns stay in the files, and no folder is named after a value, so every reader of a
+list of files finds the same columns. The marker and the warehouse log record the values of each
+file.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _HASH = f"{OURS}partition"
 
 
 def check_columns(columns: Sequence[str], schema: str) -> None:
-    """Check that an output with ``schema`` (Spark's JSON of a struct) can be parted by ``columns``.
+    """Check that ``columns`` can partition an output with ``schema`` (Spark's JSON of a struct).
 
     Raises: OutputInvalid.
     """
@@ -67,7 +68,9 @@ def spark_writer(frame: Any, columns: Sequence[str], above: Sequence[str] = ()) 
 
 
 def collect_parts(files: Files, source: str, folder: str) -> bool:
-    """Move what Spark has written below ``source`` into ``folder``. False: there was nothing.
+    """Move the files that Spark has written below ``source`` into ``folder``.
+
+    Return whether there were any.
 
     Raises: OSError.
     """
@@ -79,7 +82,7 @@ def collect_parts(files: Files, source: str, folder: str) -> bool:
 
 
 def data_files_below(files: Files, folder: str) -> list[str]:
-    """The Parquet files in ``folder``, and in the folders into which Spark has parted the rows.
+    """Return the Parquet files in ``folder`` and in its partition folders.
 
     Raises: OSError.
     """
@@ -93,7 +96,7 @@ def data_files_below(files: Files, folder: str) -> list[str]:
 
 
 def arrow_parts(table: Any, columns: Sequence[str]) -> Iterator[Any]:
-    """The rows of each partition of an Arrow ``table``, in the order of the values."""
+    """Yield the rows of each partition of an Arrow ``table``, in the order of the values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -135,7 +138,7 @@ _MOST_NAMED = 10  # partitions outside, in the text of an error
 
 
 def named_in(partitions: Mapping[str, Sequence[PartitionValue]], schema: str) -> NamedPartitions:
-    """The values of ``partitions:`` as the text that `partition_of` finds in files with ``schema``.
+    """Return the values of ``partitions:`` as `partition_of` returns them, for files with ``schema``.
 
     Raises: OutputInvalid: one is no value of its column.
     """
@@ -174,7 +177,7 @@ def _text(value: PartitionValue, column: str, kind: str) -> str | None:
 
 
 def check_named(files: Files, name: str, output: StagedOutput, named: NamedPartitions) -> None:
-    """Check that all rows of the output ``name`` belong to the partitions ``named``.
+    """Check that all rows of the output ``name`` belong to the named partitions.
 
     Raises: RowsOutside; OSError.
     """
@@ -210,7 +213,7 @@ def check_named(files: Files, name: str, output: StagedOutput, named: NamedParti
 
 
 def spark_named(named: NamedPartitions) -> Any:
-    """The column that says whether a row of a Spark frame is of the partitions ``named``."""
+    """Return a boolean column: whether a row of a Spark frame is in the partitions ``named``."""
     from pyspark.sql.functions import coalesce, col, lit
 
     def of(column: str, values: Sequence[str | None]) -> Any:
@@ -224,7 +227,7 @@ def spark_named(named: NamedPartitions) -> Any:
 
 
 def arrow_named(table: Any, named: NamedPartitions) -> Any:
-    """By row of an Arrow ``table``, whether it is of the partitions ``named``."""
+    """Return for each row of an Arrow ``table`` whether it belongs to the partitions ``named``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,9 +1,8 @@
-"""Apply the rules of an output, and write rejected rows apart, in one evaluation.
+"""Applies the rules of an output, and separates rejected rows, in one evaluation.
 
-Rows of partitions that the output does not name may be rejected too.
-
-A Spark frame is written in parts by a column that says which rules a row breaks, so one write
-completes the good rows. Only the rejected rows are written again, with the names of the rules.
+Rows of partitions that the output does not name may be rejected too. A Spark frame is partitioned
+by a column with the rules that a row breaks, so one write completes the good rows. Only the
+rejected rows are rewritten, with the names of the rules.
 """
 
 from __future__ import annotations
@@ -81,12 +80,12 @@ def stage_checked(
 
     Returns the output and, with rules, its rejected rows.
 
-    Both are by their folders; that of the rejected rows is ``folder`` with ``REJECTED`` added.
+    Both are keyed by their folders; that of the rejected rows is ``folder`` plus ``REJECTED``.
 
     Args:
         session: the Spark session of the group; None for a group without Spark.
         arriving: writes a streaming frame as `stage` does; None for any other frame.
-        published: columns that give their types to those of the frame that have none.
+        published: the published columns, whose types apply to columns of the frame without a type.
 
     Raises:
         RuleInvalid: a rule is no condition, or cannot be evaluated.

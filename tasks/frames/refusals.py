@@ -10,11 +10,11 @@ _REFUSED = re.compile(r"\[unstuck: (.*?) :unstuck\]", re.DOTALL)
 
 
 class ValueRefused(OutputInvalid):
-    """A value of a Spark frame that cannot be stored, found by a look at its files."""
+    """A value of a Spark frame that cannot be stored, found in its input files."""
 
 
 def refusal(*message: str) -> str:
-    """SQL that ends the query with an error. ``message``: expressions of SQL, of text."""
+    """Return SQL that ends the query with an error. ``message``: SQL expressions of type text."""
     return (
         f"raise_error(concat({literal('[unstuck: ')}, {', '.join(message)}, "
         f"{literal(' :unstuck]')}))"
@@ -30,7 +30,7 @@ def refused_value(error: BaseException) -> str:
 
 
 def literal(text: str) -> str:
-    """A text in SQL, whatever a conf says of quotes and escapes."""
+    """Return a text literal in SQL that does not depend on conf for quotes and escapes."""
     return f"decode(unhex('{text.encode().hex()}'), 'UTF-8')"
 
 

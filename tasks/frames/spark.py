@@ -1,4 +1,4 @@
-"""Spark for steps: write and read frames as Parquet, and turn schemas into one another.
+"""Spark for steps: writes and reads frames as Parquet, and converts schemas.
 
 Importing this module does not import pyspark, so a runner of ``spark: false`` groups starts no JVM.
 """
@@ -36,7 +36,7 @@ _LOOKED_AT = 32  # files that Spark looks at without starting tasks for it
 
 
 def is_frame(value: Any) -> bool:
-    """True for a Spark DataFrame, without importing Spark for anything else."""
+    """Return whether ``value`` is a Spark DataFrame, without importing Spark if it is not."""
     # First the name alone: this runs after a step, which may have replaced `isinstance`.
     if not type(value).__module__.startswith("pyspark."):
         return False
@@ -58,14 +58,14 @@ def on_connect(session: Any) -> bool:
 
 
 def hadoop_uri(uri: str) -> str:
-    """``uri`` as Hadoop spells it."""
+    """Return ``uri`` in Hadoop's notation."""
     return "s3a://" + uri.removeprefix("s3://") if uri.startswith("s3://") else uri
 
 
 def remove_folder(session: Any, uri: str) -> None:
-    """Remove a folder of an object store by its connector, which knows its folder markers.
+    """Remove a folder of an object store with Spark's connector, which also removes folder markers.
 
-    Raises nothing: what is left is of no use, and in nobody's way.
+    Never raises: files that are left do no harm.
     """
     from py4j.protocol import Py4JJavaError
 
@@ -85,8 +85,8 @@ def write_parquet(
         writer: makes the ``DataFrameWriter`` of a frame.
 
     Returns:
-        The rows that its tasks wrote, as they counted them; None if Spark does not say. The driver
-        commits whatever it then finds in the folder, and reports no error where that is less.
+    The number of rows that the tasks counted; None if Spark does not report it. The driver commits
+    the files that it finds, and reports no error if some are missing.
 
     Raises:
         ValueRefused: a text, CSV or JSON file that the frame reads is not UTF-8.
@@ -160,8 +160,8 @@ def read_parquet(session: Any, groups: Sequence[tuple[str, Mapping[str, int]]]) 
 
     Each of ``groups`` is a schema and its files with their sizes.
 
-    Spark is told the schema. What it would infer depends on its conf, and is an integer for a
-    column of nulls.
+    Spark gets the schema, because inference depends on conf, and makes a column of nulls an
+    integer.
     """
     frames = [_read(session, schema, files) for schema, files in groups]
     whole = frames[0]
@@ -256,7 +256,7 @@ def stream_parquet(
 
     ``data_files``: the URIs of Parquet files and their bytes; all are new to the frame.
 
-    Spark gets them as a list: what a task wrote that Spark ran twice lies in the folder as well.
+    Spark gets them as a list, because the folder may also have files of tasks that Spark ran twice.
     Raises: OSError.
     """
     from pyspark.sql.types import StructType
@@ -268,14 +268,17 @@ def stream_parquet(
 
 
 def listed_for_stream(files: Files, folder: str) -> int:
-    """How many files below ``folder`` a frame of `stream_parquet` has to read. Raises: OSError."""
+    """Return how many files below ``folder`` a frame of `stream_parquet` has to read.
+
+    Raises: OSError.
+    """
     return files.read(f"{folder}/_spark_metadata/0").count(b"\n")
 
 
 def read_in_batch(query: Any, folder: str) -> list[int]:
     """Return the numbers of files below ``folder`` that the current batch of ``query`` reads.
 
-    Spark passes over a file that is not there when it plans a batch, and counts it as read.
+    Spark skips a file that is missing when it plans a batch, and counts it as read.
     """
     leaves = query._jsq.streamingQuery().lastExecution().analyzed().collectLeaves()
     nodes = [
@@ -334,7 +337,7 @@ def _emptied(column: Any, kind: Any) -> Any:
 
 
 def sql_error(error: BaseException) -> str | None:
-    """The mistake in a SQL text, if ``error`` is about one; None for any other error."""
+    """Return the mistake in a SQL text that ``error`` reports; None for any other error."""
     if not type(error).__module__.startswith("pyspark."):
         return None
     from pyspark.errors import AnalysisException, ParseException
@@ -343,14 +346,14 @@ def sql_error(error: BaseException) -> str | None:
 
 
 def spark_schema(arrow_schema: Any) -> str:
-    """An Arrow schema of plain types as Spark's JSON of a struct."""
+    """Convert an Arrow schema of plain types to Spark's JSON of a struct."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return str(from_arrow_schema(arrow_schema, prefer_timestamp_ntz=True).json())
 
 
 def empty_table(schema: str) -> Any:
-    """An Arrow table without rows, of a schema in Spark's JSON of a struct."""
+    """Return an Arrow table without rows, for a schema in Spark's JSON of a struct."""
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
@@ -362,7 +365,7 @@ def empty_table(schema: str) -> Any:
 def repeated_keys(
     session: Any, schema: str, files: Mapping[str, int], columns: Sequence[str], some: int
 ) -> tuple[int, list[tuple[Any, ...]]]:
-    """Count the values of ``columns`` that several rows share.
+    """Count the values of ``columns`` that occur in several rows.
 
     Returns also ``some`` of them with their number of rows.
 

@@ -47,13 +47,13 @@ class NumberForm:
 
 
 def parser(zone: str = "", numbers: NumberForm = NumberForm()) -> Parse:
-    """How text is parsed.
+    """Return the function that parses text.
 
     Args:
         numbers: the form of numbers.
-        zone: of a time without a zone that is to be an instant; empty: that of this process. A time
-            that a change of clocks repeats is the first of the two, as in Spark. One that it leaves
-            out is no time.
+        zone: time zone of local times that become instants; empty for that of this process. A local
+            time that a clock change repeats is the first of the two, as in Spark. A skipped local
+            time is an error.
     """
     zone = zone or zone_here()
 
