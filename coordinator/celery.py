@@ -181,7 +181,7 @@ def _task(name: str, names: Sequence[str], act: Callable[..., Any]) -> None:
 
 
 def _request(client: redis.Redis, act: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Raises: Unreachable, and as ``act``."""
+    """Call ``act`` on the fleet. Raises: Unreachable, and as ``act``."""
     try:
         return act(JobRequests.at(_settings, client, _BREAKER), **values)
     except redis.RedisError as error:

@@ -50,7 +50,7 @@ MAX_CACHED_ENTRIES = 100_000  # of the log of each warehouse
 
 
 class StandsAlready(Exception):
-    """The log has an entry of the job, which the store forgot in a rollback."""
+    """The warehouse log has an entry of the job, which the store lost in a rollback."""
 
     def __init__(self, job: str, result: PublishResult) -> None:
         super().__init__(result)

@@ -1,4 +1,4 @@
-"""The sentence for every error of Redis, and the boundary at which callers get it."""
+"""Converts errors of Redis to `Unreachable`, with a sentence for users."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def _told(url: str) -> Iterator[None]:
 def in_sentences(room: T, url: str) -> T:
     """Make the public methods of ``room`` raise `Unreachable` for errors of the Redis at ``url``.
 
-    This holds for this object alone: inside, the coordinator tells an outage from a refusal by the
-    errors of redis-py.
+    Only this object is changed. Inside, the coordinator distinguishes an outage from a refusal by
+    the errors of redis-py.
     """
     for name, method in inspect.getmembers(room, inspect.ismethod):
         if not name.startswith("_"):

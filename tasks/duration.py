@@ -44,7 +44,7 @@ def parse_duration(value: Any) -> float:
 
 
 def _in_text(text: str) -> float:
-    """Raises: ValueError."""
+    """Parse a duration. Raises: ValueError."""
     word = text.strip().lower()
     if len(word) <= 100:  # longer is none, and slow to read as a number
         if match := _WHOLE.fullmatch(word):

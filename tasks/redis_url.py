@@ -99,7 +99,7 @@ def _refuse_others(options: Mapping[str, str], allowed: tuple[str, ...]) -> None
 
 
 def _try_files(options: Mapping[str, str]) -> None:
-    """Raises: ValueError: a file of TLS is not there, or is not what it should be."""
+    """Check the files of TLS. Raises: ValueError: one is missing or invalid."""
     authority, certificate, key = (
         options.get(name) for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
     )

@@ -1,4 +1,7 @@
-"""Define the settings, read from ``UNSTUCK_*``, each with one default and its unit in the type."""
+"""Defines the settings, which are read from ``UNSTUCK_*`` variables.
+
+Each has one default, and its unit is in its type.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ LAST_STEPS = 5.0
 
 
 def absolute(uri: str) -> str:
-    """A path made absolute, from the working folder; a URI (``s3://…``, ``file:///…``) as it is."""
+    """Return an absolute path, relative to the working folder; a URI (``s3://…``) is unchanged."""
     return uri if "://" in uri else str(Path(uri).expanduser().resolve())
 
 
@@ -42,7 +45,7 @@ def _place(uri: str) -> str:
 
 
 def plain_path(uri: str) -> str:
-    """``file:///srv/a`` as ``/srv/a``; any other address as it is."""
+    """Return ``/srv/a`` for ``file:///srv/a``; any other address is unchanged."""
     return "/" + uri.removeprefix("file:").lstrip("/") if uri.startswith("file:") else uri
 
 
@@ -65,8 +68,7 @@ def without_user(uri: str) -> str:
 class Settings(BaseModel):
     """The settings of a process: ``UNSTUCK_LEASE_TTL=15s`` sets ``lease_ttl``.
 
-    A variable that is there and empty counts as one that is not set: compose files and shells make
-    them by accident.
+    An empty variable counts as not set, because compose files and shells create these by accident.
     """
 
     model_config = ConfigDict(validate_default=True, hide_input_in_errors=True)
@@ -201,10 +203,9 @@ class Settings(BaseModel):
 
     @property
     def lock_term(self) -> float:
-        """Seconds for which a coordinator holds the job or the schedule that it decides.
+        """Seconds for which a coordinator locks a job or schedule: half of ``lock_ttl``.
 
-        It is half of ``lock_ttl``: of one that has died, the other half is for the one that
-        follows.
+        After a coordinator died, the other half is left for the next one.
         """
         return self.lock_ttl / 2
 
@@ -287,7 +288,7 @@ def describe_invalid(error: ValidationError) -> str:
 
 @lru_cache(maxsize=1)
 def settings() -> Settings:
-    """The settings of this process, read once. Raises: SettingsInvalid."""
+    """Return the settings of this process, which are read once. Raises: SettingsInvalid."""
     try:
         return Settings()
     except ValidationError as error:

@@ -129,7 +129,7 @@ def _refused(state: JobState, group: str, word: str) -> Commanded | None:
 
 
 def _check_group(state: JobState, group: str) -> None:
-    """Raises: NoSuchGroup."""
+    """Check that the job has the group. Raises: NoSuchGroup."""
     job, groups = state.job, state.plan.groups
     name, ordinal = split_member(group)
     if name not in groups:

@@ -1,4 +1,4 @@
-"""Which groups led to an output: its maker, and the groups before it. Pure."""
+"""Finds the groups that an output depends on: the group that writes it, and earlier ones. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ needs.
 
 
 def led_to(needs: Needs, groups: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return by group which of ``groups`` led to its output: itself, and those before it."""
+    """Return for each of ``groups`` itself and the groups that it depends on."""
     before: dict[str, frozenset[str]] = {}
     for group, needed in needs.items():
         before[group] = frozenset({group}.intersection(groups)).union(

@@ -1,4 +1,4 @@
-"""Pydantic's errors in words for the author of a spec.
+"""Rewords Pydantic's errors for the author of a spec.
 
 The models in ``tasks.spec.group`` and ``coordinator.spec.model`` decide what is an error.
 """

@@ -310,7 +310,7 @@ class JobSpec(Strict):
 
     @property
     def builds_on(self) -> str:
-        """Why each run of the job builds on the one before; see `schedule_spec.builds_on`."""
+        """Why each run of the job depends on the previous one; see `schedule_spec.builds_on`."""
         return builds_on(self.schedule, self.groups, self.published)
 
     @property

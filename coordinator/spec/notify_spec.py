@@ -1,4 +1,4 @@
-"""Of which changes somebody is told, and who: ``notify:`` of a job spec."""
+"""Parses ``notify:`` of a job spec: which targets are notified of which changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MAX_TARGETS = 20  # of one rule
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """So many times as long as the runs before."""
+    """A duration as a multiple of the usual duration of earlier runs."""
 
     times: float
 
@@ -75,12 +75,12 @@ class Condition:
 
     @property
     def seconds(self) -> float:
-        """Its time; 0 if it has another value, or none."""
+        """Seconds of the condition; 0 if it has another value, or none."""
         return self.value if isinstance(self.value, float) else 0.0
 
     @property
     def key(self) -> str:
-        """A text that no other condition has."""
+        """A text that identifies the condition."""
         if self.value is None:
             return self.word
         if isinstance(self.value, Late):
@@ -249,7 +249,7 @@ TargetName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9
 
 
 class NotifyRule(Strict):
-    """One rule: of which changes which targets are told."""
+    """One rule: which targets are notified of which changes."""
 
     on: Annotated[Listed[WrittenCondition], Field(min_length=1, max_length=20)] = Field(
         description="Conditions, such as failed, or retrying_for: 15m."

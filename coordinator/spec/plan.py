@@ -38,11 +38,12 @@ class PlannedGroup:
     A fork is one planned group with many members.
 
     Attributes:
-        feeds: forks whose values it may make, each with the key under which it reports them.
-        reads: groups whose outputs it reads: its needs, and in place of a join the join's needs.
-        values: of its members; None if it has none, or is forked dynamically.
-        absorbed: its failure does not fail the job, since it is optional, or since every group
-            after it tolerates the failure.
+        feeds: forks whose values it may provide, each with the key under which it reports them.
+        reads: groups whose outputs it reads: its needs; for a join among them, the needs of the
+            join.
+        values: values of its members; None without members, or for a dynamic fork.
+        absorbed: whether its failure does not fail the job, because it is optional, or every later
+            group tolerates the failure.
     """
 
     spec: GroupSpec

@@ -292,7 +292,7 @@ SEQUENTIAL = "sequential: true"  # no dataset can have this name
 def builds_on(
     schedule: ScheduleSpec | None, every: Sequence[GroupSpec], published: Collection[str]
 ) -> str:
-    """Return why each run of a job builds on the one before; empty if it does not.
+    """Return why each run of a job depends on the previous one; empty if it does not.
 
     The reason is a dataset that the job reads and publishes, or ``sequential: true``. An input with
     a version reads the same rows in every run.

@@ -1,4 +1,4 @@
-"""A part of a spec: some of its groups, which read what the others published before. Pure."""
+"""Selects some groups of a spec, which read the published outputs of the others. Pure."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _WRITE_A_FUNCTION = "Write a function with def at the top of the module"
 
 
 class Place(NamedTuple):
-    """A line of the user's code."""
+    """A file and line of the user's code."""
 
     source: str
     line: int
@@ -33,7 +33,7 @@ class NotImportable(Exception):
 
 
 def place_of(function: Function) -> Place | None:
-    """Return the line of a function, without its decorators; None for other callables."""
+    """Return the file and line of an undecorated function; None for other callables."""
     code = getattr(_unwrapped(function), "__code__", None)
     return Place(code.co_filename, code.co_firstlineno) if code else None
 

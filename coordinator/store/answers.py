@@ -1,4 +1,4 @@
-"""Requests to the store and its answers, as values."""
+"""The types of requests to the store and of its answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BeginAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """How a pass over a job began. Times are seconds by the clock of Redis."""
+    """The state at the start of a pass over a job. Times are seconds by the clock of Redis."""
 
     answer: BeginAnswer
     now: float
@@ -79,15 +79,15 @@ class KeyTaken(Exception):
 
 
 class VacuumSince(Exception):
-    """A vacuum that does not know of the job may remove a version that the job would read."""
+    """A vacuum started meanwhile, and may remove a version that the job would read."""
 
 
 class ScheduleChanged(Exception):
-    """A commit came after the one by which the schedule wanted the job as its run."""
+    """The schedule has changed since it requested the job as its run."""
 
 
 class NotEnded(Exception):
-    """The job that was to be retried has not ended badly."""
+    """The job to retry is not FAILED, CANCELED or STOPPED."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status)
@@ -116,12 +116,12 @@ class Submitted:
 
     @property
     def not_well(self) -> bool:
-        """Whether the job of the key will not finish by itself."""
+        """Whether the job of the key needs a user to finish."""
         return self.halted or (self.found_as.terminal and self.found_as is not Status.FINISHED)
 
     @property
     def summary(self) -> str:
-        """In words, for a job that is not new, or a retry."""
+        """A description of a job that is not new, or of a retry."""
         if self.retried and self.new:
             return (
                 f"Job {self.retried} of this key had not finished well; it is retried as job "

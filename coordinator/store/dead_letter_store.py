@@ -47,7 +47,7 @@ class DeadLetters:
         self._script = Script(client, keys, __package__, "reports/resolve_dead_letter")
 
     def all(self) -> list[DeadLetter]:
-        """Every dead letter, the oldest first."""
+        """Return every dead letter, the oldest first."""
         return [DeadLetter.of(*entry) for entry in self._entries("-", "+")]
 
     def newest(self, most: int = 100, before: str = "") -> list[DeadLetter]:
@@ -81,9 +81,9 @@ class DeadLetters:
         self._redis.xadd(self._keys.dead, cast(Any, entry), maxlen=DEAD_KEPT)
 
     def get(self, report: str) -> DeadLetter:
-        """One dead letter, by its id on the dead stream.
+        """Return a dead letter by its id on the dead stream.
 
-        Raises: NoSuchReport: also where ``report`` is no id.
+        Raises: NoSuchReport: there is none, or ``report`` is no id.
         """
         letter = self._find(report)
         if letter is None:

@@ -1,4 +1,4 @@
-"""Stores which jobs are expected by name, and what was judged of them."""
+"""Stores which jobs are expected by name, and the results of their checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ExpectedJobsStore:
         self._note = Script(client, keys, __package__, "note_expected")
 
     def now(self) -> float:
-        """Seconds, by the clock of Redis."""
+        """Return the time in seconds, by the clock of Redis."""
         seconds, micros = self._redis.time()
         return float(seconds + micros / 1e6)
 

@@ -1,4 +1,4 @@
-"""The index of failed jobs: the last one of each name, until another job of the name is submitted.
+"""The index of failed jobs: the last job of each name, until another job of that name is submitted.
 
 A job enters it with the commit of its failure, so a rollback of Redis takes back both.
 """

@@ -428,7 +428,7 @@ class Store:
     # -----------------------------------------------------------------------------------
 
     def listening(self, now: float, max_age: float) -> dict[str, list[RunnerInfo]]:
-        """Per queue, the runners that listen on it: those heard of within ``max_age`` seconds."""
+        """Return, by queue, the runners that sent a heartbeat within ``max_age`` seconds."""
         listeners: dict[str, list[RunnerInfo]] = {}
         for runner in self._processes.runners():
             for queue in runner.queues if runner.heard_at >= now - max_age else ():
@@ -436,11 +436,14 @@ class Store:
         return listeners
 
     def lanes(self) -> list[str]:
-        """Lanes in which offers stand; also such as are empty since, until a runner looks there."""
+        """Return the lanes with offers.
+
+        A lane that became empty is included until a runner checks it.
+        """
         return cast(list[str], self._redis.zrange(self._keys.lanes, 0, -1))
 
     def free_slots(self) -> int:
-        """Take the slots of their pools from attempts that hold none any more. Returns how many."""
+        """Free pool slots of attempts that have ended. Returns how many."""
         any_job, start, freed = self._keys.of("\0"), 0, 0
         free = self._scripts["free_slots"]
         while True:

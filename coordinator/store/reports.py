@@ -111,10 +111,7 @@ class DeadLetter:
 
     @classmethod
     def of(cls, entry_id: str, raw: Fields) -> DeadLetter:
-        """One entry of the dead stream.
-
-        An entry that this project did not write is shown as far as it can be.
-        """
+        """Return the dead letter of an entry of the dead stream, as far as it is readable."""
         try:
             text = raw.get("report", raw.get("notice", raw.get("arguments", "{}")))
             fields = {str(name): str(value) for name, value in json.loads(text).items()}
@@ -155,7 +152,7 @@ class ReportStream:
                 raise
 
     def read(self, count: int, block: float) -> list[StreamEntry]:
-        """New reports, waiting up to ``block`` seconds for the first."""
+        """Return new reports; wait up to ``block`` seconds for the first."""
         wait = max(1, round(block * 1000))  # 0 would wait for ever
         group = ("GROUP", REPORT_GROUP, self._consumer, "COUNT", count, "BLOCK", wait)
         (answer,) = ask(self._redis, ("XREADGROUP", *group, "STREAMS", self._keys.reports, ">"))
@@ -172,7 +169,7 @@ class ReportStream:
         ]
 
     def claim_idle(self, idle: float, count: int) -> list[StreamEntry]:
-        """Reports that some consumer read and did not finish within ``idle`` seconds.
+        """Return reports that a consumer read and did not finish within ``idle`` seconds.
 
         Raises:
             redis.RedisError: the store is away, or refuses writes.
@@ -223,7 +220,7 @@ class ReportStream:
         )
 
     def ack(self, entries: Sequence[StreamEntry]) -> None:
-        """Ack entries that only woke us."""
+        """Acknowledge entries that only woke this consumer."""
         if entries:
             self._redis.xack(self._keys.reports, REPORT_GROUP, *(entry.id for entry in entries))
 

@@ -83,7 +83,7 @@ class ScheduleStore:
         return float(first or "inf") - float(now), dict(zip(taken[::2], taken[1::2], strict=True))
 
     def now(self) -> float:
-        """Seconds, by the clock of Redis."""
+        """Return the time in seconds, by the clock of Redis."""
         seconds, micros = self._redis.time()
         return float(seconds + micros / 1e6)
 

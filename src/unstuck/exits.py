@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
 
 
 def explained(error: Exception) -> tuple[ExitCode, str] | None:
-    """The exit code and the sentence for ``error``; None if the error is a bug of ours."""
+    """Return the exit code and the sentence for ``error``; None if it is a bug of Unstuck."""
     from pydantic import ValidationError
 
     from unstuck.coordinator.errors import (

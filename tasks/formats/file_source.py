@@ -69,7 +69,7 @@ def without(columns: Fields, names: Collection[str]) -> Fields:
 
 
 def _check_distinct(have: Sequence[str]) -> None:
-    """Raises: Unreadable: two names are the same for people."""
+    """Check that names differ. Raises: Unreadable: two differ only in case."""
     last = {same_name(name): name for name in have}
     if twice := [name for name in have if last[same_name(name)] != name]:
         raise Unreadable(

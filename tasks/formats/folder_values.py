@@ -45,7 +45,7 @@ def folder_values(path: str, columns: Fields, parse: Parse) -> dict[str, Any]:
 
 
 def _value(folder: str, text: str, column: dict[str, Any], target: Any, parse: Parse) -> Any:
-    """Raises: Unreadable."""
+    """Parse the text of a folder as a value of ``column``. Raises: Unreadable."""
     import pyarrow as pa
 
     kind = column["type"]

@@ -182,7 +182,7 @@ def _array(values: Sequence[Any], kind: Any, other: str) -> Any:
 
 
 def _check_types(values: Sequence[Any], kind: Any, allowed: Collection[type]) -> None:
-    """Raises: TypeError: a value is neither null nor of one of the ``allowed`` types."""
+    """Check the types of values. Raises: TypeError: one is neither null nor ``allowed``."""
     from pyarrow import types
 
     for python_type in {*map(type, values)} - {type(None)}:

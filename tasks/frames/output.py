@@ -245,7 +245,7 @@ def describe(files: Files, folder: str, partition_by: Sequence[str] = ()) -> Sta
 def describe_files(
     files: Files, paths: Iterable[str], partition_by: Sequence[str] = ()
 ) -> StagedOutput:
-    """Describe Parquet files by their paths, as `describe` does; without files, the schema is empty."""
+    """Describe Parquet files by their paths, as `describe` does. No files have an empty schema."""
     import pyarrow.parquet as pq
 
     staged: list[DataFile] = []
@@ -332,7 +332,7 @@ def collect(
 
 
 def _check_size(key: str, count: int, room: int) -> None:
-    """Raises: ForkValuesInvalid: values have no ``room``, or there are too many."""
+    """Check the size of fork values. Raises: ForkValuesInvalid: too large or too many."""
     if room < 0:
         raise ForkValuesInvalid(
             f"the values of {key}, and of what else this group's forks go over, take "

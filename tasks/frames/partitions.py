@@ -138,7 +138,7 @@ _MOST_NAMED = 10  # partitions outside, in the text of an error
 
 
 def named_in(partitions: Mapping[str, Sequence[PartitionValue]], schema: str) -> NamedPartitions:
-    """Return the values of ``partitions:`` as `partition_of` returns them, for files with ``schema``.
+    """Return the values of ``partitions:`` in the form of `partition_of`, for ``schema``.
 
     Raises: OutputInvalid: one is no value of its column.
     """

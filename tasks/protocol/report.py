@@ -116,7 +116,7 @@ class Outcome:
 
     @classmethod
     def from_json(cls, text: str) -> Outcome:
-        """Raises: Malformed."""
+        """Parse the JSON of an outcome. Raises: Malformed."""
         try:
             # By ``json``, since pydantic refuses half of a surrogate pair.
             return _OUTCOME.validate_python(json.loads(text))

@@ -52,13 +52,13 @@ class Offer:
 
     @classmethod
     def parse(cls, text: str) -> Offer:
-        """Raises: Malformed."""
+        """Parse ``job/group/epoch/nonce``. Raises: Malformed."""
         if (match := _OFFER.fullmatch(text)) is None:
             raise Malformed(f"not an offer (job/group/epoch/nonce): {text[:200]!r}")
         return cls(match["job"], match["group"], int(match["epoch"]), match["nonce"])
 
     def held_by(self, claimant: str) -> Token:
-        """The token of ``claimant`` on this offer."""
+        """Return the token of ``claimant`` for this offer."""
         return Token(self.job, self.group, self.epoch, self.nonce, claimant)
 
 
@@ -73,7 +73,7 @@ class Token(Offer):
 
     @classmethod
     def parse(cls, text: str) -> Token:
-        """Raises: Malformed."""
+        """Parse ``job/group/epoch/nonce/claimant``. Raises: Malformed."""
         head, slash, claimant = text.rpartition("/")
         if not slash or not _WORD.fullmatch(claimant):
             raise Malformed(f"not a token (job/group/epoch/nonce/claimant): {text[:200]!r}")

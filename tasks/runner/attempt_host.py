@@ -35,14 +35,14 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 @dataclass
 class Held:
-    """The attempt that this process holds, and what it was told about it.
+    """The attempt that this process runs, and the instructions for it.
 
     Attributes:
-        clean: takes the secrets of the attempt out of a text.
-        instruction: the strongest instruction so far; None while the attempt may go on.
-        timeout: the failure of the first timeout that ran out.
-        ended: the steps are over; later instructions are ignored.
-        left_nothing: it was looked for what the attempt has left, and there was nothing.
+        clean: removes the secrets of the attempt from a text.
+        instruction: the strongest instruction so far; None if the attempt may continue.
+        timeout: failure of the first timeout that expired.
+        ended: whether the steps are over, so that later instructions are ignored.
+        left_nothing: whether a check found that the attempt left nothing behind.
         released: set when this process no longer holds the attempt.
     """
 
@@ -59,9 +59,9 @@ class AttemptHost(ABC):
     """Runs attempts, one after the other.
 
     Attributes:
-        watchdog: is told of the attempt; each kind of host has its own.
-        temporary: a folder of this process.
-        held: the attempt that runs.
+        watchdog: receives the state of the attempt; each kind of host has its own.
+        temporary: folder for temporary files of this process.
+        held: the running attempt.
     """
 
     watchdog: WatchdogClient
@@ -77,7 +77,7 @@ class AttemptHost(ABC):
 
     @abstractmethod
     def snapshot(self) -> ProcessSnapshot:
-        """This process as it is now, before a step."""
+        """Return a snapshot of this process before a step."""
 
     @abstractmethod
     def start_helper(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -92,21 +92,21 @@ class AttemptHost(ABC):
 
     @abstractmethod
     def session_used(self) -> None:
-        """An attempt no longer uses the session."""
+        """Record that an attempt no longer uses the session."""
 
     @abstractmethod
     def replace(self) -> None:
-        """This process should run no other attempt."""
+        """Let this process run no other attempt."""
 
     @abstractmethod
     def judge(
         self, error: BaseException, failure: Failure, kind: OutcomeKind
     ) -> tuple[OutcomeKind, Failure]:
-        """Decide who is charged with ``failure``: the group, or this host."""
+        """Decide whether ``failure`` counts against the group or this host."""
 
     @abstractmethod
     def result_without_outputs(self, group: str, job: str) -> tuple[str, Done] | None:
-        """Return the work of ``group`` on the record of another ``job`` if it made no outputs.
+        """Return the staging and result of ``group`` in another ``job``; None if it has outputs.
 
         Raises: redis.RedisError.
         """
@@ -115,12 +115,11 @@ class AttemptHost(ABC):
     def warehouse_clock(self, warehouse: str, what: str) -> Iterator[None]:
         """Limit our own use of the warehouse, which may hang for ever.
 
-        The time counts from the last answer of the warehouse, so ten thousand quick answers are no
-        hang.
+        The limit applies to each answer of the warehouse, so ten thousand quick answers are fine.
 
         Args:
-            warehouse: its address; empty: nothing is read yet, so no clock runs.
-            what: what is done, in words that stand before "the warehouse".
+            warehouse: its address; empty if it is not used, so that no clock runs.
+            what: the operation, as words before "the warehouse".
 
         Raises:
             WarehouseTrouble: it answers with an error, which is no fault of this runner.

@@ -24,7 +24,7 @@ record.
 
 
 def on_record(staging: str, done: Done) -> Standing:
-    """The work of an attempt that made nothing, and so has no folder."""
+    """Return the work of an attempt without outputs, and so without a folder."""
     marker = Marker(
         staging, done.fingerprint, {}, {}, {}, 0.0, done.code, done.params, made_on=done.made_on
     )
@@ -32,11 +32,11 @@ def on_record(staging: str, done: Done) -> Standing:
 
 
 class DoneBefore:
-    """A look for work that ``work_order`` need not do again.
+    """Searches for finished work that ``work_order`` need not do again.
 
     Attributes:
-        why_again: why the work of the job that this one retries is done again, in words; empty if
-            this one is no retry.
+        why_again: why the work of the retried job is done again, in words; empty if the job is no
+            retry.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class DoneBefore:
         return "" if marker is None else self._why_again(job, marker)
 
     def find(self, files: Files, recorded: Mapping[str, Standing]) -> Standing | None:
-        """The work that counts; None if there is none.
+        """Return the finished work that counts; None without any.
 
         Args:
-            recorded: by job that this one retries, what its record says of this group, if that made
-                nothing.
+            recorded: retried job → recorded work of this group, if it had no outputs.
 
-        Raises: OSError: the warehouse could not be asked.
+        Raises:
+            OSError: the warehouse could not be read.
         """
         adopts = self._work_order.plan.adopts
         work = self._standing(files, self._token.job, recorded)

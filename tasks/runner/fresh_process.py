@@ -34,7 +34,7 @@ _SHOWN_EVERY = 5.0  # seconds between two notes of the waiting runner that it is
 
 
 def wants_fresh(claim: object) -> TypeGuard[Claim]:
-    """True if the claimed group wants a fresh runner; False if its work order cannot be read."""
+    """Return whether the group needs a fresh runner; False if its work order is unreadable."""
     if not isinstance(claim, Claim) or '"fresh":true' not in claim.stored[0]:
         return False
     try:
@@ -47,7 +47,7 @@ def run_fresh(runner: Runner, claim: Claim) -> str:
     """Run the attempt in a fresh runner, and wait for its end.
 
     Raises:
-        NotBegun: no fresh runner could be started; nobody holds the attempt.
+        NotBegun: no fresh runner could be started, and no process runs the attempt.
     """
     work_order = claim.work_order
     flag = None if runner.shutdown_flag is None else runner.shutdown_flag.read_fd

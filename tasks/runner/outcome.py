@@ -1,4 +1,4 @@
-"""The outcome of a success: what an attempt tells the coordinator."""
+"""Builds the outcome of a successful attempt, which its report contains."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class Runner(AttemptHost):
-    """All that a process needs to run attempts, one after the other."""
+    """A process that runs attempts, one after the other."""
 
     def __init__(
         self,
@@ -100,11 +100,11 @@ class Runner(AttemptHost):
 
     @property
     def stopping(self) -> bool:
-        """True once the worker was told to stop; no further attempt begins."""
+        """Whether the worker is shutting down, so that no further attempt starts."""
         return self.shutdown_flag is not None and self.shutdown_flag.level is not ShutdownLevel.WORK
 
     def may_still_take(self) -> bool:
-        """Check again, shortly after `may_take`, only what others may have changed."""
+        """Return whether this process may still take an attempt, shortly after `may_take`."""
         if self.replaced:
             return False
         if self.stopping:
@@ -126,7 +126,7 @@ class Runner(AttemptHost):
         return not old
 
     def may_take(self) -> bool:
-        """Whether this process may take an attempt now. If it is unfit, it is replaced."""
+        """Return whether this process may take an attempt now. If it is unfit, it is replaced."""
         if not self.may_still_take():
             return False
         if self._session_is_idle:
@@ -174,7 +174,7 @@ class Runner(AttemptHost):
     def judge(
         self, error: BaseException, failure: Failure, kind: OutcomeKind
     ) -> tuple[OutcomeKind, Failure]:
-        """Decide who is charged with ``failure``: the group, or this host."""
+        """Decide whether ``failure`` counts against the group or this host."""
         held = self.held
         seconds = None if held is None else self.settings.session_timeout
         with self.watchdog.clock("STEP_FAILED", seconds, class_name(error)):
@@ -191,7 +191,7 @@ class Runner(AttemptHost):
         self._trial.first_session()
 
     def may_take_at_once(self) -> bool:
-        """As `may_take`, for a runner without a session: nothing that may hang is asked."""
+        """Return `may_take` for a runner without a session, without a check that may hang."""
         return (
             self.driver.unused and not self.replaced and not self.stopping and not loaded.changed()
         )
@@ -242,7 +242,7 @@ class Runner(AttemptHost):
                 self.replace()
 
     def looks_clean(self) -> bool:
-        """Look whether the attempt that is held has left anything, when its steps are over."""
+        """Check whether the attempt left anything behind after its steps."""
         with self._idle:
             clean = not find_leaks(self._threads) and all(map(self._owns, children()))
         if self.held is not None:
@@ -261,7 +261,7 @@ class Runner(AttemptHost):
             return self._helpers[-1]
 
     def snapshot(self) -> ProcessSnapshot:
-        """This process as it is now, before a step."""
+        """Return a snapshot of this process before a step."""
         self._code = self._code or Code()  # before the first step of this process
         return ProcessSnapshot(self._code, others_import=self._prewarming.is_alive())
 
@@ -280,7 +280,7 @@ class Runner(AttemptHost):
         recycle_this_process()
 
     def session_used(self) -> None:
-        """Count from now on how long the session is idle. One that was started ahead is kept."""
+        """Start to count how long the session is idle. A prewarmed session is kept."""
         if self.driver.left:
             self.replace()
         from unstuck.tasks.worker.pool import recycle_this_process_at
@@ -313,7 +313,7 @@ class Runner(AttemptHost):
             hang_alarm.cancel()
 
     def end(self) -> None:
-        """End what this runner started; the process ends next."""
+        """End everything that this runner started, before the process ends."""
         hang_alarm.start(self.settings.session_timeout)
         self._end_strays()
         self.watchdog.end()

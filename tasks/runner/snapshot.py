@@ -36,7 +36,7 @@ _KINDS = (property, classmethod, staticmethod, type(sys), type(os.environ))
 
 
 class Code:
-    """The functions and classes that an outcome needs, as they were before the first step."""
+    """The original functions and classes that are needed to record an outcome."""
 
     def __init__(self, *, watched: bool = True) -> None:
         """Remember the code.

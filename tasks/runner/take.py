@@ -1,4 +1,4 @@
-"""Take the attempts that stand ready, one after the other, and run each here or in a fresh runner.
+"""Takes ready attempts one after the other, and runs each here or in a fresh runner.
 
 A take that failed after Redis may have granted it still becomes an attempt, so that the attempt
 gets an outcome.
@@ -34,8 +34,8 @@ LINGER = 0.05
 def run_ready(runner: Runner, woken_for: str = "") -> Counter[str]:
     """Run ready attempts of this worker's queues until none is left. Returns counts by result.
 
-    ``woken_for``: the queue that the wake-up came from, which Celery may have been told of after
-    this runner began.
+    ``woken_for``: the queue of the wake-up, to which Celery may have subscribed after this runner
+    started.
     """
     runner.watchdog.taken()
     queues = deque(dict.fromkeys([*filter(None, [woken_for]), *runner.queues]))
@@ -158,7 +158,7 @@ class _Taken:
         self.answer: TakeAnswer | None = None
 
     def run(self) -> str:
-        """Run it, here or in a fresh runner. Returns what became of it, for people."""
+        """Run the attempt here or in a fresh runner. Return a description of the result."""
         claim = self._claim
         if wants_fresh(claim):
             try:
@@ -168,12 +168,12 @@ class _Taken:
         return Attempt(self._runner, self._token, claim, self._finish).run()
 
     def hand_back(self) -> None:
-        """Give back what was taken with the outcome, since this runner ends."""
+        """Hand back the attempt that was taken with the outcome, because this runner ends."""
         if self.next is not None:
             self.next.give_back()
 
     def give_back(self) -> None:
-        """Give this attempt back, which has not begun, since this runner ends."""
+        """Hand back this attempt before its start, because this runner ends."""
         why = f"{self._runner.name} had to end before it could begin"
         with suppress(redis.RedisError):  # then the lease lapses
             released = Outcome(OutcomeKind.RELEASED, failure=Failure("RELEASED", why))

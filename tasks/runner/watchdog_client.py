@@ -93,22 +93,22 @@ class WatchdogClient:
 
     @property
     def watchdog_pid(self) -> int:
-        """The pid of the watchdog; of the next one, if that is just being started."""
+        """The pid of the watchdog, or of the next one if it is being started."""
         with self._lock:
             return self._process.pid
 
     def taken(self) -> None:
-        """Show people that this runner takes wake-ups, and so has not stalled."""
+        """Record that this runner takes wake-ups, and so has not stalled."""
         self._tell(taken=time.time())
 
     def show_code(self, code: dict[str, str]) -> None:
-        """Show people which code this runner runs: digests by package."""
+        """Record the code that this runner runs, as digests by package."""
         with self._lock:
             if code != self._state.code:
                 self._tell(code=code)
 
     def show_unfit(self, why: str) -> None:
-        """Show people why this runner takes no Spark work; empty: it does."""
+        """Record why this runner takes no Spark work; empty if it does."""
         with self._lock:
             if why != self._state.unfit:
                 self._tell(unfit=why)
@@ -152,10 +152,7 @@ class WatchdogClient:
                 )
 
     def restart_clock(self, code: str) -> None:
-        """Start the clock ``code`` again, if it runs, because its work goes on.
-
-        May be called often.
-        """
+        """Restart the clock ``code`` if it runs, because its work makes progress. Cheap."""
         with self._lock:
             clocks, now = self._state.clocks, time.monotonic()
             clock = clocks.get(code)
@@ -163,16 +160,16 @@ class WatchdogClient:
                 self._tell(clocks={**clocks, code: replace(clock, began=now)})
 
     def progress(self, text: str) -> None:
-        """Let ``text`` (JSON) go with the next renewal."""
+        """Send ``text`` (JSON) with the next renewal."""
         self._tell(progress=text)
 
     def hide(self, secrets: Mapping[str, str]) -> None:
-        """Let the watchdog keep ``secrets`` out of what it shows of this attempt."""
+        """Let the watchdog remove ``secrets`` from everything that it shows of this attempt."""
         if secrets:
             self._tell(secrets=dict(secrets))
 
     def show_stages(self, token: Token, stages: Sequence[SparkStage]) -> None:
-        """Show people what Spark runs for ``token``, if this runner holds that still."""
+        """Record the stages that Spark runs for ``token``, if this runner still has it."""
         with self._lock:
             if self._state.token == str(token):
                 self._tell(
@@ -190,7 +187,7 @@ class WatchdogClient:
         self._give_up(why, so="so ")
 
     def release(self) -> None:
-        """The attempt has ended; the watchdog renews its lease no more."""
+        """Record that the attempt has ended, so that the watchdog stops renewing its lease."""
         self._tell(token=None, idle=time.time(), **_OF_NO_ATTEMPT)
 
     def end(self) -> None:

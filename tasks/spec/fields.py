@@ -91,10 +91,10 @@ STORED = {"stored": True}
 class Strict(BaseModel):
     """Base of all parts of a spec: immutable, and an unknown field is an error.
 
-    Read in the context ``STORED``, one that asks for nothing is passed over (false, zero, null or
-    empty): a field that this release does not have, and that nobody used. One that holds anything
-    may change what counts, so it is an error there too. A field to come must therefore mean "as
-    before it was there" where it is empty.
+    In the context ``STORED``, an unknown field with an empty value (false, zero, null or empty) is
+    ignored: a later release has it, and nobody used it. A field with a value is an error there too,
+    because it may change the result. So an empty value of a new field must mean the earlier
+    behavior.
     """
 
     # A process imports all parts and reads few: see `json_fields.DEFERRED`.

@@ -42,12 +42,12 @@ READ_VALUES = "unstuck:read_values"
 
 
 def fork_bytes(values: Iterable[Scalar]) -> int:
-    """Bytes of JSON that the values of a fork take."""
+    """Return the size of the values of a fork as JSON, in bytes."""
     return sum(len(json.dumps(value)) for value in values)
 
 
 def fork_key(value: Any) -> str:
-    """Equal for values of a fork that are the same."""
+    """Return a key that is equal for equal fork values."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -279,17 +279,17 @@ class GroupSpec(Strict):
 
     @property
     def compacts(self) -> bool:
-        """Whether a step compacts a dataset, which a repeat does to what is published by then."""
+        """Whether a step compacts a dataset, so that a repeat compacts a newer version."""
         return any(step.compact for step in self.steps)
 
     @property
     def records_results(self) -> bool:
-        """Whether it may have results, of Python steps, compactions or streams."""
+        """Whether the group may have results, from Python steps, compactions or streams."""
         return bool(self.streams) or any(step.python or step.compact for step in self.steps)
 
     @property
     def streams(self) -> dict[str, StreamInput | KafkaInput]:
-        """Those of its inputs that are streams."""
+        """The inputs that are streams."""
         return {
             name: source
             for name, source in self.inputs.items()
@@ -298,7 +298,7 @@ class GroupSpec(Strict):
 
     @property
     def is_join(self) -> bool:
-        """A group without steps never visits a worker."""
+        """Whether the group has no steps, and so never runs on a worker."""
         return not self.steps
 
     @property
@@ -325,7 +325,7 @@ class GroupSpec(Strict):
 
     @property
     def packages(self) -> list[str]:
-        """The top-level packages whose code it runs."""
+        """The top-level packages with the code of its steps."""
         return sorted(
             {step.python.partition(":")[0].partition(".")[0] for step in self.steps if step.python}
         )
@@ -336,5 +336,5 @@ class GroupSpec(Strict):
 
     @property
     def lane(self) -> str:
-        """Where its offers stand: its queue, or its queue and its pool."""
+        """The lane of its offers: its queue, or its queue and its pool."""
         return lane_of(self.queue_name, self.pool)

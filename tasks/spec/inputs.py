@@ -205,12 +205,12 @@ class StreamInput(Strict):
 
     @property
     def identity(self) -> str:
-        """By which the stream is known again."""
+        """The identity of the stream."""
         return self.stream
 
     @property
     def skips(self) -> bool:
-        """Whether bad ones are put aside."""
+        """Whether unreadable files or messages are put aside."""
         return self.on_bad_file == "skip"
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The join rule of a group: which states its needed groups must have before it may go."""
+"""The join rule of a group: the states that its needed groups must have before it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unstuck.tasks.spec.fields import MAX_COUNT, Strict
 
 
 class JoinRule(Strict):
-    """When a group may go, by the states of what it needs."""
+    """When a group may run, by the states of the groups that it needs."""
 
     rule: Literal[
         "all_succeeded",
@@ -43,7 +43,7 @@ class JoinRule(Strict):
 
     @property
     def tolerates_failure(self) -> bool:
-        """True where a failed need may be lived with (docs/decisions/0009)."""
+        """Whether a group with this rule tolerates a failed need (docs/decisions/0009)."""
         return self.rule in ("all_done", "any_succeeded", "at_least")
 
     @property

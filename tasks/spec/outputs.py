@@ -1,4 +1,4 @@
-"""Outputs: how one is published, and what must hold of its rows.
+"""Defines how outputs are published, and which conditions their rows must meet.
 
 ``OutputSpec`` is what a user writes, ``Checks`` the part of it that a runner needs to write the
 output.
@@ -108,7 +108,7 @@ Over = Annotated[str, Field(strict=True, max_length=50), AfterValidator(_over)]
 
 
 class Quality(Strict):
-    """Rules that good rows meet, and how many rows may break them."""
+    """The rules that good rows satisfy, and how many rows may break them."""
 
     rules: Annotated[dict[ParamName, Condition], Field(min_length=1, max_length=MAX_RULES)] = Field(
         description=(
@@ -188,8 +188,7 @@ class Expect(Strict):
 class Checks(Strict):
     """The columns, checks and measures of a runner when it writes an output.
 
-    Bounds that only the publisher checks are left out: work that is done counts whatever becomes of
-    them.
+    Limits that only the publisher checks are left out, because they do not affect finished work.
 
     Attributes:
         columns: names and types, in order; empty: those of the frame.
@@ -246,7 +245,7 @@ def _valued(
 class Publishing(Strict):
     """How an output is published, as far as its runner needs it to refuse rows early.
 
-    It is no part of a fingerprint, since it changes no work that is done.
+    It is not part of a fingerprint, because it does not change the work.
     """
 
     mode: Literal["replace", "append", "partition_overwrite", "merge"] = "replace"
@@ -255,7 +254,7 @@ class Publishing(Strict):
 
     @property
     def takes_any(self) -> bool:
-        """Whether the columns may be any, since no published row stays."""
+        """Whether any columns are allowed, because no published row stays."""
         return self.mode == "replace" and self.on_schema_change != "fail"
 
 

@@ -1,4 +1,4 @@
-"""Define how failures of user code are retried: which, how often, and after which delay."""
+"""Defines how failures of user code are retried: which, how often, and after which delay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_THE_CODE = ("STEP_FAILED", "TIMEOUT", "STEP_TIMEOUT")
 
 
 class RetryPolicy(Strict):
-    """How failures of the user's code are met.
+    """How failures of the user's code are retried.
 
     Backoff is ``backoff * 2**n`` up to ``max_backoff``, with jitter.
     """
@@ -42,10 +42,10 @@ class RetryPolicy(Strict):
     )
 
     def why_final(self, failure: Failure) -> str:
-        """Why a failure is not tried again, however many retries are left; empty if it may be.
+        """Return why a failure is never retried; empty if it may be.
 
-        ``retry_on`` narrows what counts as the user's own: a warehouse that is away is tried again
-        whatever it says.
+        ``retry_on`` applies to failures of the user's code; an unavailable warehouse is always
+        retried.
         """
         if entry := _entry_for(failure, self.never_retry_on):
             return f"not tried again: never_retry_on names {entry}"

@@ -40,15 +40,14 @@ def fields_of(schema: str) -> Fields:
 
 
 def schema_of(fields: Fields) -> str:
-    """The schema of these columns."""
+    """Return the schema of these columns."""
     return json.dumps({"type": "struct", "fields": fields})
 
 
 def closed(fields: Fields, by: Fields, *, inside: bool = False) -> Fields:
-    """``fields`` with the types that ``by`` gives to the open ones among them.
+    """Return ``fields``, with open types replaced by those of ``by``.
 
-    ``inside``: also to what is open inside of a list, map or struct. Files hold it there, so it
-    must be cast.
+    ``inside``: also open types in lists, maps and structs, which files store and so must be cast.
     """
     types = {column["name"]: column["type"] for column in by}
     return [

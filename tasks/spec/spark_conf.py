@@ -43,14 +43,11 @@ _STATIC_SQL = frozenset(f"spark.sql.{name}" for name in _SQL.split())
 
 
 def is_static(key: str) -> bool:
-    """True for a setting that only a new session takes.
-
-    False for one that Spark does not document.
-    """
+    """Return whether only a new session accepts a setting; False if Spark does not document it."""
     first, _, rest = key.partition(".")
     return key in _STATIC_SQL or (first == "spark" and rest.partition(".")[0] in _OF_THE_CONTEXT)
 
 
 def static_conf(conf: Mapping[str, str]) -> dict[str, str]:
-    """The part of ``conf`` that only a new session takes."""
+    """Return the part of ``conf`` that only a new session accepts."""
     return {key: value for key, value in conf.items() if is_static(key)}

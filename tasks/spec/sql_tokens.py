@@ -142,7 +142,7 @@ class ResultMarker(NamedTuple):
 
 
 def tokens(sql: str) -> Iterator[SqlToken]:
-    """The tokens of ``sql`` in order, without blanks and comments."""
+    """Yield the tokens of ``sql``, without whitespace and comments."""
     at = 0
     while lexeme := _TOKEN.match(sql, at):
         start, at = at, lexeme.end()
@@ -176,9 +176,10 @@ def _end_of_comment(sql: str, at: int) -> int:
 
 
 def parameters_in(sql: str) -> set[str]:
-    """The names that ``sql`` may ask for as ``:name``.
+    """Return names that may be parameters ``:name`` of ``sql``.
 
     A field of a variant (``v:name``) looks the same.
+
     """
     return {
         name.text.strip("`") for colon, name in pairwise(tokens(sql)) if _is_marker(colon, name)
@@ -321,7 +322,7 @@ def _tables_at(code: list[SqlToken], at: int) -> set[str]:
 
 
 def is_query(sql: str) -> bool:
-    """True for a statement that answers with rows and writes none."""
+    """Return whether a statement returns rows and writes none."""
     code = [token.text.lower() for token in tokens(sql) if token.kind in ("word", "symbol")]
     first = next((word for word in code if word != "("), "")
     may_write = first in ("with", "from")
@@ -359,7 +360,7 @@ def _only_spark_can_tell(code: list[str]) -> bool:
 
 
 def result_markers(sql: str) -> Iterator[ResultMarker]:
-    """Every marker of a result in ``sql``, in order."""
+    """Return the result markers in ``sql``, in order."""
     return (
         ResultMarker(match[0], match["group"] or "", match["key"] or "") for match in _results(sql)
     )

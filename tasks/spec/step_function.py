@@ -125,7 +125,10 @@ def _check_kind(name: str, function: Any) -> None:
 
 
 def _check_places(name: str, first: list[str], params: Collection[str]) -> None:
-    """Raises: BadStepCall: ``spark`` or ``ctx`` would be passed as another parameter."""
+    """Check the first parameters.
+
+    Raises: BadStepCall: ``spark`` or ``ctx`` would be another one.
+    """
     for place, parameter in zip(_FIRST, first, strict=False):
         if parameter != place and (parameter in _FIRST or parameter in params):
             instead = f"and would get {place} as {parameter}"
@@ -133,7 +136,7 @@ def _check_places(name: str, first: list[str], params: Collection[str]) -> None:
 
 
 def _check_passed_by_name(name: str, positional: list[inspect.Parameter]) -> None:
-    """Raises: BadStepCall: a parameter can only be passed by its position."""
+    """Check the others. Raises: BadStepCall: a parameter can only be passed by its position."""
     for parameter in positional:
         if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
             raise BadStepCall(

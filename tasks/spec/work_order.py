@@ -37,28 +37,25 @@ class GroupPlan(Strict):
     """The plan of a group for its runners, stored at submit with the job's defaults merged in.
 
     ``params`` are the job's; they are stored once, beside the plans, and joined when the group is
-    claimed. Runners
-    read it in the context ``STORED``: the coordinator that wrote it may be of another release.
+    claimed. Runners read it in the context ``STORED``: the coordinator that wrote it may be of
+    another release.
 
     Attributes:
-        rerun: since the user asked for it, or a group before it, to run again, a word of that time:
-            no marker of before counts then.
-        adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it
-            retries.
-        any_code: the markers of those jobs count whatever code has made them.
-        mixed: markers count whatever Spark and Python have made them.
-        partition_by: the columns that part an output, by the output's name.
-        forks: those of the groups it reads that are forks, with the outputs that their steps
-            declare.
-        branches: those that are none and may have been skipped, likewise.
-        base: the version of the warehouse at which the job was submitted; published datasets are
-            read as of it.
-        checks: what is checked when an output is written, by the output's name.
-        appended: of a group that reads a stream: the outputs that may be written from it, since
-            they are published by appending.
+        rerun: a random word if a user requested that this group or an earlier one runs again, which
+            makes earlier results not count.
+        adopts: jobs that this one retries, whose results count if their fingerprints match.
+        any_code: whether those results count even if other code made them.
+        mixed: whether results count even if other versions of Spark or Python made them.
+        partition_by: partition columns by output.
+        forks: needed groups that are forks, with their declared outputs.
+        branches: other needed groups that may have been skipped, with their declared outputs.
+        base: version of the warehouse at the submit, at which published datasets are read.
+        checks: checks of rows by output.
+        appended: for a group that reads a stream, the appending outputs, which may be written from
+            it.
         for_python: parameters that have no effect unless the Python of this group takes them.
-        schedule: of which the job is a run, for the lines of its log.
-        judged_at: the time as of which its rows are judged: the tick of its job; None: the present.
+        schedule: name of the schedule of the job, for log lines.
+        judged_at: the reference time for checks of rows: the tick of its job; None for now.
         zone: the time zone of its steps; empty: that of the fleet.
         publishes: the names of the outputs that are published, of any group; None: all of this
             group.
@@ -88,7 +85,7 @@ class GroupPlan(Strict):
     publishing: dict[str, Publishing] = Field(default_factory=dict)
 
     def publishing_of(self, name: str) -> Publishing | None:
-        """How the output ``name`` is published; None: it is not."""
+        """Return how the output ``name`` is published; None if it is not."""
         is_published = self.publishes is None or name in self.publishes
         return self.publishing.get(name, Publishing()) if is_published else None
 
@@ -97,12 +94,11 @@ class FrozenInputs(Strict):
     """The inputs of a group, fixed when it is first queued. Every later attempt reads these.
 
     Stored under the group's name; a fork's members share that entry and have one each for their
-    value.
-    ``inputs``: needed group → staging folders of its attempts, in member order, empty where one
-    made nothing; for these stands ``after``. ``empty``: of the needed groups, forks without members
-    and what a condition skipped.
-    ``cleans``: the job, of a group that runs after a failure: its retry cleans up anew.
-    ``members``: of a fork that reads a stream, how many share it.
+    value. ``inputs``: needed group → staging folders of its attempts, in member order; empty for an
+    attempt without outputs, which ``after`` names instead. ``empty``: needed groups that are forks
+    without members, or were skipped by a condition. ``cleans``: the job, for a group that runs
+    after a failure, so that a retry cleans up again. ``members``: number of members of a fork that
+    share a stream.
     """
 
     value: ForkValue | None = None
@@ -143,7 +139,7 @@ class WorkOrder(Strict):
 
     @property
     def params(self) -> dict[str, Any]:
-        """All of them, as they stand: the fork's value over the spec's."""
+        """All parameters without resolved references; fork values override those of the spec."""
         return {**self.written_params, **self.fork_params}
 
     def used_params(self, read: Collection[str] | None) -> dict[str, Any]:
@@ -163,11 +159,13 @@ class WorkOrder(Strict):
 
     @property
     def fingerprint(self) -> str:
-        """With all parameters."""
+        """The fingerprint with all parameters."""
         return self.fingerprint_of(None)
 
     def fingerprint_of(self, read: Collection[str] | None) -> str:
-        """Equal fingerprints mean: the same code would do the same work on the same inputs.
+        """Return the fingerprint.
+
+        Work with equal fingerprints has the same code, inputs and parameters.
 
         Covers what the spec says of steps, conf, fork value, published inputs and the attempts it
         reads, and the parameters of the names ``read``; None: all. Not timeouts, retries or queues.

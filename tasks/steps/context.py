@@ -28,13 +28,13 @@ MAX_DEPTH = 100
 
 @dataclass(frozen=True, slots=True)
 class OutputSlot:
-    """Where one output goes."""
+    """The place to write one output."""
 
     name: str
     _write: Callable[[str, Any], StagedOutput]
 
     def write(self, frame: Any) -> int:
-        """Stage a Spark, Arrow or pandas frame as this output; once. Answers its rows.
+        """Stage a Spark, Arrow or pandas frame as this output, once. Return its number of rows.
 
         Raises:
             OutputInvalid: written twice, or a frame that cannot be stored.
@@ -67,7 +67,7 @@ class Scratch:
 
 
 class StepContext:
-    """``ctx`` of one step.
+    """The context ``ctx`` of one step.
 
     Attributes:
         params: the job's, the group's, the fork's and the step's own parameters, with references
@@ -99,7 +99,7 @@ class StepContext:
 
     @property
     def scratch(self) -> Path:
-        """A folder of this machine that is removed when the attempt has ended."""
+        """A local folder that is removed when the attempt has ended."""
         return self._scratch.folder
 
     @property
@@ -150,7 +150,7 @@ class StepContext:
         return self._work.results_of(group)
 
     def output(self, name: str) -> OutputSlot:
-        """The place to ``write`` the output ``name`` to."""
+        """Return the output ``name``, to ``write`` it."""
         return OutputSlot(name, self._work.write)
 
     def result(self, key: str, value: Any) -> None:
@@ -192,9 +192,9 @@ class StepContext:
     def progress(self, done: float, total: float | None = None) -> None:
         """Show the progress of this step. Cheap: it is sent with the next lease renewal.
 
-        Any number will do, also of numpy, Decimal or Fraction. A total of None, of 0 or below, or
-        without end is not known. What is no number is not shown, and the log says so once: it never
-        fails the step.
+        Any kind of number is accepted, also of numpy, Decimal or Fraction. A total of None, at most
+        0, or infinity counts as unknown. Other values are ignored, which is logged once, and never
+        fail the step.
         """
         number = _number(done)
         whole = None if total is None else _number(total)

@@ -43,7 +43,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 
 
 class StepRaised(Exception):
-    """Carries an error of user code through our code, which never touches the error itself."""
+    """Carries an error of user code through Unstuck's code, which never calls its methods."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -51,7 +51,7 @@ class StepRaised(Exception):
 
 @contextmanager
 def users_code() -> Iterator[None]:
-    """Mark what the block raises as an error of the user's code or spec."""
+    """Mark exceptions of the block as errors of the user's code or spec."""
     try:
         yield
     except BaseException as error:  # noqa: BLE001 - raised again

@@ -42,7 +42,7 @@ class LoadedCode:
         self._looked = 0  # nanoseconds since the epoch
 
     def look(self) -> None:
-        """Note the files of what was imported since the last look."""
+        """Record the files of modules that were imported since the last call."""
         began = time.time_ns()
         if len(sys.modules) != self._modules:
             for name, module in list(sys.modules.items()):

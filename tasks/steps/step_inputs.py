@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A name that steps can read: what the members of a fork, or a group, staged under it."""
+    """A named input of a step: what a group, or all members of a fork, staged under that name."""
 
     name: str
     parts: tuple[StagedOutput, ...]

@@ -35,7 +35,7 @@ class Reads:
 
 
 class Params(Mapping[str, Any]):
-    """Read-only, and no ``dict``: what is written in C would read one without a word."""
+    """Read-only parameters that record reads. Not a ``dict``, which C code reads unnoticed."""
 
     def __init__(self, values: Mapping[str, Any], reads: Reads) -> None:
         self._values, self._reads = dict(values), reads
@@ -77,9 +77,9 @@ def looked_at(job: str) -> Reads:
 def noted(
     work_order: WorkOrder, job: str, passed: Reads, secrets: Secrets
 ) -> dict[str, str] | None:
-    """Digests of the parameters that count, for the marker; empty of one that is not there.
+    """Return digests of the parameters that were read, for the marker; empty for a missing one.
 
-    None: any may have been read. A reference is digested as it is written.
+    None if any parameter may have been read. A reference is digested without its value.
     """
     kept = looked_at(job).names
     if kept is None or passed.names is None:
@@ -94,7 +94,7 @@ def noted(
 
 
 def differing(work_order: WorkOrder, noted: Mapping[str, str] | None) -> list[str]:
-    """The names of the parameters that are not as they were ``noted``."""
+    """Return the names of the parameters whose digests differ from ``noted``."""
     now = {
         name: _digest(value) for name, value in work_order.params.items() if noted and name in noted
     }

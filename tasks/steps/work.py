@@ -98,7 +98,7 @@ class Work:
 
     @property
     def rows(self) -> int:
-        """Rows of all outputs so far, without rejected ones."""
+        """Number of rows of all outputs so far, without rejected rows."""
         return sum(output.rows for output in self.outputs.values() if not output.rejected_of)
 
     def noted_params(self, work_order: WorkOrder) -> dict[str, str] | None:
@@ -125,7 +125,7 @@ class Work:
         return self.frame(dataset)
 
     def frame(self, dataset: Dataset) -> Any:
-        """``dataset`` as steps get it."""
+        """Return ``dataset`` in the form that steps get."""
         if self.session is None:
             return in_zone_of(read_table(self.files, list(dataset.parts)), zone_here())
         return read_parquet(self.session, dataset.by_schema(self.files))
@@ -175,7 +175,10 @@ class Work:
         return staged
 
     def _check_output_name(self, name: object) -> None:
-        """Raises: OutputInvalid: no output of this name may be written."""
+        """Check the name of an output.
+
+        Raises: OutputInvalid: no output of this name may be written.
+        """
         if (
             not isinstance(name, str)
             or "-" in name
@@ -334,7 +337,10 @@ class Work:
         return checks
 
     def _check_rejected_name(self, name: str, checks: Checks) -> None:
-        """Raises: OutputInvalid: rejected rows of an output would have a name that is taken."""
+        """Check names of rejected rows.
+
+        Raises: OutputInvalid: one is the name of another output.
+        """
         base, rejected = name.removesuffix(REJECTED), f"{name}{REJECTED}"
         if base != name and self.rules.checks.get(base, Checks()).rejects:
             raise OutputInvalid(
@@ -348,6 +354,6 @@ class Work:
             )
 
     def show(self, name: str) -> None:
-        """Make ``name`` a temp view, where there is Spark."""
+        """Create the temporary view ``name``, if the group has Spark."""
         if self.session is not None:
             self.read(name).createOrReplaceTempView(f"`{name}`" if "-" in name else name)

@@ -239,7 +239,10 @@ class Lease:
         return self._take.run(wait, self._take.command(**arguments))[-1]
 
     def sleep(self) -> None:
-        """This runner takes no offers by itself any more. Raises: redis.RedisError."""
+        """Record that this runner waits for a wake-up and takes no offers by itself.
+
+        Raises: redis.RedisError.
+        """
         seconds, micros = self._client.time()
         self._client.hset(self._keys.polled, self._caller, f"-{seconds}.{micros:06}")
 

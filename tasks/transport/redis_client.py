@@ -131,7 +131,7 @@ def takes_writes(client: redis.Redis | redis.client.Pipeline, keys: Keys) -> Non
 
 
 def persistently(seconds: float, call: Any, *arguments: Any) -> Any:
-    """``call``, repeated while the store does not answer, for ``seconds`` at most."""
+    """Call ``call``, and repeat it while Redis does not answer, for at most ``seconds``."""
     with suppress(redis.RedisError):
         return call(*arguments)  # what counts the tries takes half the time of a call
     retrying = Retrying(

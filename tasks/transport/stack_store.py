@@ -54,7 +54,7 @@ class StackStore:
             pipe.execute()
 
     def of_job(self, job: str) -> dict[str, StepStack]:
-        """By token. Raises: redis.RedisError."""
+        """Return the stacks of a job by token. Raises: redis.RedisError."""
         by_token = {}
         for text in cast(list[str], self._client.hvals(self._keys.of(job).stacks)):
             try:

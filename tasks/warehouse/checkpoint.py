@@ -64,7 +64,7 @@ def unpack(files: Files, source: str, folder: str) -> None:
 
 
 def newest_commit(paths: Iterable[str]) -> int:
-    """The newest batch that the checkpoint of these files says is done; -1: none."""
+    """Return the newest completed batch of the checkpoint with these files; -1 without one."""
     return max(_numbers(paths, "commits"), default=-1)
 
 

@@ -76,7 +76,7 @@ class Files:
             )
 
     def check(self) -> None:
-        """Raises: what the ``check`` that was given raises."""
+        """Call the ``check`` of the constructor. Raises: as that."""
         if self._check is not None:
             self._check()
 
@@ -92,15 +92,15 @@ class Files:
         return f"{self._root}/{checked_path(path)}" if path else self._root or "/"
 
     def local_path(self, path: str) -> Path | None:
-        """``path`` on this machine; None where the warehouse is not a folder."""
+        """Return ``path`` on this machine; None if the warehouse is not a folder."""
         return None if self._store is not None else Path(self.uri(path))
 
     def read(self, path: str) -> bytes:
-        """The whole content.
+        """Return the whole content.
 
         Raises:
             FileNotFoundError: there is no such file.
-            OSError: it could not be read; this says nothing about whether it is there.
+            OSError: it could not be read, and may or may not exist.
         """
         store = self._store
         data = _read_local(self.uri(path)) if store is None else store.read(_checked(path))
@@ -108,7 +108,7 @@ class Files:
         return data
 
     def open(self, path: str) -> IO[bytes] | RawIOBase:
-        """A file to read from, also in parts. Raises: as ``read``."""
+        """Open a file for reading, also in parts. Raises: as ``read``."""
         return (
             Path(self.uri(path)).open("rb")
             if self._store is None
@@ -116,7 +116,10 @@ class Files:
         )
 
     def size(self, path: str) -> int | None:
-        """Bytes; None if there is no such file. Raises: OSError: it could not be asked."""
+        """Return the size of a file in bytes; None if it does not exist.
+
+        Raises: OSError: it could not be asked.
+        """
         try:
             store = self._store
             return os.stat(self.uri(path)).st_size if store is None else store.size(_checked(path))
@@ -216,7 +219,9 @@ class Files:
                 self.remove_tree(path)
 
     def try_place(self) -> None:
-        """Raises: WarehouseUnsafe: this place does not create a file once.
+        """Check that this storage can create a file exclusively.
+
+        Raises: WarehouseUnsafe: it cannot.
 
         Else as ``creates_once``.
         """
@@ -422,7 +427,7 @@ def _file_system(device: int) -> str:
 
 
 def _is_missing(path: str) -> bool:
-    """Raises: OSError: the file system could not be asked."""
+    """Return whether a path is absent. Raises: OSError: the file system does not answer."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -163,9 +163,10 @@ class Warehouse:
         _tried.add(here)
 
     def head(self) -> int:
-        """The newest version; 0 while nothing is published.
+        """Return the newest version; 0 if nothing is published.
 
-        One listing, however long the log is.
+        Needs one listing, however long the log.
+
         """
         return self._listing().head
 
@@ -209,7 +210,7 @@ class Warehouse:
         )
 
     def entry(self, n: int) -> Entry | None:
-        """The entry with the number ``n``; None while the number is free.
+        """Return the entry with the number ``n``; None if the number is free.
 
         Raises:
             WarehouseNewer: a later release wrote it; upgrade this process.
@@ -243,7 +244,7 @@ class Warehouse:
         return entry
 
     def existing_entry(self, n: int) -> Entry:
-        """The entry of a number that cannot be free. Raises: LogBroken, WarehouseNewer."""
+        """Return the entry of a number that cannot be free. Raises: LogBroken, WarehouseNewer."""
         entry = self.entry(n)
         if entry is None:
             raise LogBroken(
@@ -254,7 +255,7 @@ class Warehouse:
         return entry
 
     def state(self, version: int | None = None, *, removed: bool = False) -> State:
-        """All datasets at ``version`` (None: the newest), from the newest snapshot not above it.
+        """Return all datasets at ``version`` (None for the newest), from the nearest snapshot on.
 
         Args:
             removed: also if the log says that a vacuum removes this version.

@@ -116,19 +116,22 @@ class ObjectStore:
             return bytes(self._api.get(self._store, path).bytes())
 
     def open(self, path: str) -> io.RawIOBase:
-        """The content, read by ranges. Raises: FileNotFoundError, OSError."""
+        """Open an object, which is read by ranges. Raises: FileNotFoundError, OSError."""
         size = self.size(path)
         if size is None:
             raise self._absent(path)
         return _Reader(self, path, size)
 
     def range(self, path: str, start: int, length: int) -> bytes:
-        """``length`` bytes from ``start``. Raises: FileNotFoundError, OSError."""
+        """Return ``length`` bytes from ``start``. Raises: FileNotFoundError, OSError."""
         with self._errors(path):
             return bytes(self._api.get_range(self._store, path, start=start, length=length))
 
     def size(self, path: str) -> int | None:
-        """Bytes; None if there is no such object. Raises: OSError: it could not be asked."""
+        """Return the size of an object in bytes; None if it does not exist.
+
+        Raises: OSError: the store failed.
+        """
         try:
             with self._errors(path):
                 return int(self._api.head(self._store, path)["size"])
@@ -143,7 +146,7 @@ class ObjectStore:
             return None
 
     def names(self, folder: str) -> list[str]:
-        """The names in ``folder``, sorted; empty if nothing is below it. Raises: OSError."""
+        """Return the sorted names in ``folder``; empty if there are none. Raises: OSError."""
         with self._errors(folder):
             listing = self._api.list_with_delimiter(self._store, folder or None)
         paths = [*listing["common_prefixes"], *(entry["path"] for entry in listing["objects"])]

@@ -43,7 +43,7 @@ class CancelChannel:
             self._close(error)
 
     def socket(self) -> Any:
-        """It becomes readable when there is a message; None while no job is followed."""
+        """The socket, which is readable when there is a message; None while no job is followed."""
         return getattr(getattr(self._pubsub, "connection", None), "_sock", None)
 
     def received(self) -> bool:

@@ -24,7 +24,7 @@ class Instruction(StrEnum):
 
     @property
     def strength(self) -> int:
-        """Greater than 0."""
+        """The rank of the instruction, greater than 0."""
         return list(Instruction).index(self) + 1
 
 
@@ -55,7 +55,7 @@ class Clock:
 
     @property
     def ends(self) -> float:
-        """Monotonic seconds."""
+        """When the timeout expires, in monotonic seconds."""
         return self.began + self.seconds
 
 
@@ -212,10 +212,7 @@ def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outco
 
 
 def with_timeouts(clocks: Mapping[str, Clock], group: Mapping[str, Any]) -> dict[str, Clock]:
-    """``clocks`` with the timeouts of an altered ``group``, counted from when each began.
-
-    No timeout never ends.
-    """
+    """Return ``clocks`` with the timeouts of an altered ``group``, each counted from its start."""
     steps = group["steps"]
 
     def seconds(clock: Clock) -> float:

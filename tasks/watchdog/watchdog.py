@@ -406,7 +406,7 @@ def _pidfd(pid: int) -> int | None:
 
 
 def run(hello: dict[str, Any]) -> None:
-    """Be the watchdog of a runner, until it has ended and is reported."""
+    """Run the watchdog of a runner until the runner has ended and its attempt is reported."""
     handler = NonBlockingHandler(2)
     text = logging.Formatter("%(asctime)s %(levelname)s watchdog: %(message)s")
     handler.setFormatter(formatter(settings().log, text))

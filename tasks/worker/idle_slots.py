@@ -25,7 +25,7 @@ class IdleSlots:
         self._pids = memoryview(mmap.mmap(-1, MAX_CHILDREN * 8)).cast("q")
 
     def idle(self, slot: int, pid: int) -> None:
-        """The child ``pid`` waits for a job. Called in the child, as is ``busy``."""
+        """Record that the child ``pid`` waits for a job. Called in the child, as is ``busy``."""
         if slot < MAX_CHILDREN:
             self._pids[slot] = pid
 

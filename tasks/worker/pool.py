@@ -106,7 +106,7 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
     Worker = Worker
 
     def maintain_pool(self) -> None:
-        """Called every few seconds, and when a child has died."""
+        """Maintain the pool. Celery calls this every few seconds, and when a child has died."""
         super().maintain_pool()
         try:
             ended = end_strays(self._owns, wait=0)

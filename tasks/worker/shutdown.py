@@ -123,7 +123,7 @@ _main_process: MainProcess | None = None
 
 
 def become_main_process(name: Any) -> MainProcess:
-    """This process becomes the main process of the worker ``name``.
+    """Make this process the main process of the worker ``name``.
 
     Before it forks its first runner.
     """
@@ -133,7 +133,7 @@ def become_main_process(name: Any) -> MainProcess:
 
 
 def this_worker() -> MainProcess:
-    """The main process that this process is, or was forked from."""
+    """Return the main process of this worker, from itself or a forked child."""
     assert _main_process is not None, (
         "the pool of a worker makes it before it forks and before Celery listens"
     )

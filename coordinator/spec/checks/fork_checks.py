@@ -1,4 +1,4 @@
-"""Checks of forks: their values, and the group that makes these. Pure."""
+"""Checks forks: their values, and the group that provides them. Pure."""
 
 from __future__ import annotations
 

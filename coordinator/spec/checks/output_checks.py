@@ -1,4 +1,7 @@
-"""Checks of outputs and streams: their makers, how they are published, and rejected rows. Pure."""
+"""Checks outputs and streams: which groups write them, how they are published, rejected rows.
+
+Pure.
+"""
 
 from __future__ import annotations
 

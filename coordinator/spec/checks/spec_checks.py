@@ -1,7 +1,7 @@
 """Checks of a spec as a whole: inputs, parameters, conf, and all checks of this folder. Pure.
 
-A spec is refused only for what it alone can decide. A Python step may write any output, so the
-runner answers questions that depend on one.
+A spec is refused only for mistakes that it alone shows. A Python step may write any output, so
+checks that depend on its outputs are left to the runner.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Warnings about a correct spec: unused parameters, and SQL markers without a value. Pure.
 
-SQL, conditions and forks name their parameters. Which parameters Python takes is known only to a
-process that imports it.
+SQL, conditions and forks name their parameters. Only a process that imports the Python of a step
+knows its parameters.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _quoted_in(text: str, bound: Collection[str]) -> Iterator[str]:
 
 
 def for_python_alone(spec: JobSpec) -> dict[str, tuple[str, ...]]:
-    """Return by group the parameters that have no effect unless its Python takes them."""
+    """Return, by group, the parameters that only its Python may use."""
     named = {group.name: _named_in(group) for group in spec.groups}
     unused = {
         group.name: group.params.keys() - named[group.name]

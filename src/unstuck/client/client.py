@@ -76,10 +76,10 @@ _BREAKER = (
 
 @documented(*COMMANDS[TargetKind.JOB].values(), *COMMANDS[TargetKind.GROUP].values())
 class Client:
-    """Submit jobs, give them commands, and ask about them.
+    """Submit jobs, give them commands, and read their state.
 
-    Settings come from ``UNSTUCK_*`` unless given; where these name no Redis, it is that of the
-    fleet which `unstuck up` runs in this folder. Any method may raise `Unreachable`.
+    Settings come from ``UNSTUCK_*`` unless given. If these name no Redis, the client uses that of
+    the fleet that `unstuck up` runs in this folder. Any method may raise `Unreachable`.
 
     >>> with Client() as client:
     ...     client.submit("sales.yaml", key="sales-2026-01-02").wait(timeout=3600).status

@@ -34,12 +34,12 @@ class JobClient(Protocol):
 
 
 class JobHandle:
-    """One job. Each method asks anew; errors are those of `Client`.
+    """One job. Each method reads the current state; errors are those of `Client`.
 
     Attributes:
         id: of the job.
         new: False if its key had stored the same job before.
-        warnings: what its spec says in vain, such as a parameter that nothing uses.
+        warnings: parts of its spec without effect, such as a parameter that nothing uses.
 
     >>> job = client.job(client.submit(spec).id)
     >>> job.status
@@ -73,7 +73,7 @@ class JobHandle:
         return self._client.show(self.id)
 
     def wait(self, timeout: float | None = None) -> JobInfo:
-        """Wait until it has ended, or cannot go on by itself; see `Client.wait`.
+        """Wait until the job has ended, or cannot continue by itself; see `Client.wait`.
 
         Raises:
             TimeoutError: it had not ended after ``timeout`` seconds. The job goes on.
@@ -177,7 +177,7 @@ class JobHandle:
         return self._client.cancel(self.id, reason=reason)
 
     def _published(self, dataset: str) -> tuple[Warehouse, int]:
-        """Raises: DatasetNotFound."""
+        """Return the warehouse and the published version. Raises: DatasetNotFound."""
         job = self._client.facts(self.id)
         if not job.version or dataset not in job.published:
             has = ", ".join(job.published) or "nothing"

@@ -93,7 +93,7 @@ class ScheduleClient(ScheduleRequests):
         return dict(json.loads(self._record(name).spec))
 
     def why(self, name: str) -> ScheduleExplanation:
-        """Explain where a schedule stands, and what would help. Raises: NoSuchSchedule."""
+        """Explain the status of a schedule, and what would help. Raises: NoSuchSchedule."""
         state = self._state(name)
         jobs = {run.job: self._why_job(run.job) for run in state.schedule.going_on if run.job}
         return explain_schedule(state, idle(self._queries, state.at), jobs)

@@ -169,7 +169,7 @@ class RunnerHere(AttemptHost):
         return self._limits.secrets
 
     def make_fail(self, fail: Failing, times: int) -> None:
-        """Let the first ``times`` attempts of each group or member raise its error."""
+        """Make the first ``times`` attempts of each group or member raise its error."""
         self._fail, self._times, self._failed = fail, times, {}
 
     def failing(self, group: str) -> BaseException | type[BaseException] | None:

@@ -25,7 +25,7 @@ def refuse_what_needs_a_fleet(spec: JobSpec) -> None:
 
 
 def told(spec: JobSpec, part: GroupSelection | None = None) -> Iterator[str]:
-    """Yield sentences about what the spec, or ``part``, requests in vain of one process."""
+    """Yield sentences about parts of the spec, or of ``part``, without effect in one process."""
     if spec.schedule is not None:
         yield "schedule: has no effect here: the job runs once, now"
     if spec.notify:

@@ -130,7 +130,10 @@ class Home:
 
     @property
     def reach(self) -> str:
-        """The variable with which a shell reaches the fleet. Only the file has the password."""
+        """Return the environment variable by which a shell connects to the fleet.
+
+        Only the file has the password.
+        """
         return f'UNSTUCK_REDIS_URL="$(cat {shlex.quote(str(self._url_file))})"'
 
     def announce(self, url: str) -> None:

@@ -73,7 +73,7 @@ def _add_ended(sheet: Sheet, name: str, counts: Mapping[str, int]) -> None:
 
 
 def late_jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
-    """Write since when unscheduled jobs are late, the latest first."""
+    """Write since when unscheduled jobs are late, starting with the latest."""
     pipe.hgetall(keys.expected_state)
     (texts,) = yield
     since = dict[str, float]()

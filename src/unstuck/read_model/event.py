@@ -14,7 +14,7 @@ class EventInfo(BaseModel):
     """One event. Its other fields depend on ``kind``.
 
     Attributes:
-        entry: its place in the log of a job; null for an event of a schedule.
+        entry: id in the event log of a job; null for an event of a schedule.
         kind: such as RUNNING, or USER_PAUSE.
         at: when it happened.
         next_at: when the next attempt may start (BACKOFF).

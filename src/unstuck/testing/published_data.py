@@ -29,8 +29,7 @@ def publish_frame(
 ) -> int:
     """Publish ``frame`` as the dataset ``name``. Return the version of the warehouse.
 
-    Raises: OutputInvalid: the frame cannot be stored, or cannot stand beside the rows that are
-    published.
+    Raises: OutputInvalid: the frame cannot be stored, or does not fit the published rows.
     """
     token, files = new_token("test"), warehouse.storage
     how: dict[str, Any] = {"mode": mode, "partition_by": list(partition_by)}

@@ -18,7 +18,7 @@ _WORDS = {"worker": "on", "claimant": "claimant", "queue": "queue"}
 
 
 def told(event: Event) -> tuple[str, str]:
-    """Return the facts of an event in a few words, and the first line of its text."""
+    """Return the fields of an event in a few words, and the first line of its text."""
     parts = [f"{word} {event[key]}" for key, word in _WORDS.items() if event.get(key)]
     if "epoch" in event and event["kind"] != REFUSED:  # its text has the number
         parts.insert(0, f"attempt {event['epoch']}")

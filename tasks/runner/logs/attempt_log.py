@@ -69,11 +69,11 @@ class AttemptLog:
         self._append: Callable[[bytes], object] = lambda data: None  # to the file, once it is open
 
     def stop(self) -> None:
-        """Write no further line of this process."""
+        """Stop recording lines of this process."""
         self._left = 0
 
     def write(self, record: logging.LogRecord) -> None:
-        """Raises nothing: a log that cannot be written fails no attempt."""
+        """Write bytes to the log. Never raises: a log that cannot be written fails no attempt."""
         if self._left <= 0:
             return
         try:
@@ -91,7 +91,7 @@ class AttemptLog:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[AttemptLog]:
-        """Record all that this process logs and prints; it runs one attempt at a time."""
+        """Record everything that this process logs and prints. It runs one attempt at a time."""
         with contextlib.ExitStack() as stack:
             try:
                 self._open(stack)

@@ -98,7 +98,7 @@ class _Bytes(io.BufferedIOBase):
 
 
 class Tee(io.TextIOWrapper):
-    """One standard stream of an attempt, with all that code asks of ``sys.stdout``.
+    """A standard stream of an attempt, with the interface of ``sys.stdout``.
 
     A logger may keep a stream beyond its attempt. What is written to a kept stream goes to the
     attempt that runs then, or to the worker's own stream alone.
@@ -134,14 +134,14 @@ class Tee(io.TextIOWrapper):
         self._open[self.name] = self
 
     def write(self, text: str) -> int:
-        """Past the encoding: the secrets are taken out of the text as the step wrote it."""
+        """Write text. Secrets are removed before it is encoded."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         self.take(text, threading.get_ident())
         return len(text)
 
     def take(self, text: str, thread: int) -> None:
-        """Show ``text``, and put it into the log of the attempt that runs."""
+        """Print ``text``, and write it to the log of the running attempt."""
         current = self._open.get(self.name)
         if current is not self and current is not None:
             current.take(self._secrets.clean(text), thread)
@@ -152,7 +152,7 @@ class Tee(io.TextIOWrapper):
             self._add(line, line.stream.feed(text))
 
     def finish(self) -> None:
-        """Put lines without an end into the log as well, when the attempt is over."""
+        """Write an unfinished line to the log when the attempt is over."""
         for thread, decoder in list(self._bytes.decoders.items()):
             self.take(decoder.decode(b"", final=True), thread)
         for line in list(self._lines.values()):
@@ -185,4 +185,4 @@ class Tee(io.TextIOWrapper):
         return self.buffer
 
     def close(self) -> None:
-        """Nothing: others use the worker's stream after the step."""
+        """Do nothing, because others use the worker's stream after the step."""

@@ -124,7 +124,7 @@ class KafkaInput(Strict):
 
     @property
     def skips(self) -> bool:
-        """Whether bad ones are put aside."""
+        """Whether unreadable files or messages are put aside."""
         return self.on_bad_record == "skip"
 
     @field_validator("stream")

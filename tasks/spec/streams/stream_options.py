@@ -95,7 +95,7 @@ def _normalized(format: str, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_columns(format: str, columns: Fields) -> None:
-    """Raises: ValueError: files of this format cannot hold such columns."""
+    """Check that files of ``format`` can hold ``columns``. Raises: ValueError: they cannot."""
     types = {column["name"]: column["type"] for column in columns}
     types.pop(FILE_COLUMN, None)
     if not types:

@@ -17,7 +17,7 @@ class Share:
     of: int = 1
 
     def has(self, source: str | int) -> bool:
-        """Whether a file, by its path, or a partition is of this share."""
+        """Return whether a file, by its path, or a partition belongs to this share."""
         number = zlib.crc32(source.encode()) if isinstance(source, str) else source
         return number % self.of == self.number
 

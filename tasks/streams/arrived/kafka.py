@@ -61,7 +61,7 @@ class Reach:
 
     @property
     def position(self) -> KafkaPosition:
-        """Where the stream stands once all of it is read."""
+        """The position of the stream after all of it is read."""
         return KafkaPosition(dict(self.end), dict(self.begin), self.topic_id, dict(self.lost))
 
 
@@ -110,7 +110,7 @@ class TopicClient:
         self.consumer.close()
 
     def topic(self) -> Topic:
-        """The topic as it stands. Raises: SourceUnavailable."""
+        """Return the current offsets of the topic. Raises: SourceUnavailable."""
         from confluent_kafka import TopicPartition
 
         name = self.stream.topic
@@ -224,7 +224,10 @@ class TopicClient:
         return batch, done
 
     def _check_error(self, message: Any, ranges: Mapping[int, tuple[int, int]]) -> None:
-        """Raises: OffsetsOutOfRange, SourceUnavailable: the message is an error of the client."""
+        """Check a message.
+
+        Raises: OffsetsOutOfRange, SourceUnavailable: the message is an error of the client.
+        """
         from confluent_kafka import KafkaError
 
         error, partition = message.error(), message.partition()

@@ -135,11 +135,11 @@ def fixed_folder(stream: str) -> str:
 
 
 def found_as(path: str) -> str:
-    """The content of one file.
+    """Return the content of one file.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is no such file.
-        SourceUnavailable: it cannot be asked for.
+        SourceUnavailable: it cannot be accessed.
     """
     try:
         if "://" not in path:
@@ -314,7 +314,7 @@ def _path_of(folder: bytes, entry: os.DirEntry[str]) -> bytes:
 
 
 def _as_text(path: bytes) -> str:
-    """Raises: FileNameInvalid."""
+    """Return a path as text. Raises: FileNameInvalid."""
     try:
         return path.decode()
     except UnicodeDecodeError:

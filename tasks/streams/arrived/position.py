@@ -71,7 +71,7 @@ def joined(
 
 
 def _check_disjoint(files: Sequence[FilesPosition], topics: Sequence[KafkaPosition]) -> None:
-    """Raises: ValueError: two shares have read the same file or partition."""
+    """Check that shares are disjoint. Raises: ValueError: two have the same file or partition."""
     each = [set(share.contents) for share in files] + [
         set(map(str, share.next)) for share in topics
     ]
@@ -82,7 +82,7 @@ def _check_disjoint(files: Sequence[FilesPosition], topics: Sequence[KafkaPositi
 
 
 def _joined_topics(base: KafkaPosition | None, shares: Sequence[KafkaPosition]) -> KafkaPosition:
-    """Raises: ValueError: the shares are of different topics."""
+    """Check the topic of shares. Raises: ValueError: they are of different topics."""
     if len({share.topic_id for share in shares}) > 1:
         raise ValueError("the topic was deleted and made again while they read it")
     # The position of a partition that no share has read stays as it was.
@@ -181,7 +181,7 @@ def _owners(held: Mapping[str, Checkpoint], stream: str) -> list[str]:
 def _check_one_position(
     held: Mapping[str, Checkpoint], own: Sequence[str], stream: str, generation: int
 ) -> None:
-    """Raises: OutputInvalid: the datasets ``own`` hold different positions of ``stream``."""
+    """Check the positions of ``stream``. Raises: OutputInvalid: those of ``own`` differ."""
     newest = held[own[0]].generation
     if len({held[name].path for name in own}) > 1 and generation <= newest:
         raise OutputInvalid(

@@ -31,7 +31,10 @@ class ArrivingFiles:
     without_spark: int = BYTES_WITHOUT_SPARK
 
     def take(self, position: FilesPosition | KafkaPosition | None) -> StreamBatch:
-        """Raises: SourceUnavailable, FileNameInvalid, FileChanged; as `read_files`."""
+        """Read what has arrived.
+
+        Raises: SourceUnavailable, FileNameInvalid, FileChanged; as `read_files`.
+        """
         before = position if isinstance(position, FilesPosition) else FilesPosition()
         reader = self.reader
         arrived = arrivals(self.spec, before.contents)

@@ -140,7 +140,10 @@ def _in_order(
 
 
 def _read_one(file: ArrivedFile, stream: StreamInput, zone: str, rows: Rows) -> _Outcome:
-    """Raises: BadFile, FileUnsettled, SourceUnavailable, OutOfMemory; OSError of the warehouse."""
+    """Read the files.
+
+    Raises: BadFile, FileUnsettled, SourceUnavailable, OutOfMemory; OSError of the warehouse.
+    """
     count = 0
     try:
         digest = digest_of(file, exact=stream.known_by == "content")

@@ -70,11 +70,11 @@ class Spec(Protocol):
 
     @property
     def identity(self) -> str:
-        """The address."""
+        """The identity of the stream: its address."""
 
     @property
     def kind(self) -> Literal["files", "kafka"]:
-        """Of its position."""
+        """The kind of its position."""
 
     @property
     def generation(self) -> int: ...
@@ -91,7 +91,7 @@ class Source(Protocol):
     def spec(self) -> Spec: ...
 
     def take(self, position: FilesPosition | KafkaPosition | None) -> StreamBatch:
-        """All that has arrived since ``position``; None: since ever."""
+        """Return the input that has arrived since ``position``; None for all input."""
 
 
 class PublishedCheckpoints(Protocol):

@@ -61,7 +61,7 @@ class KafkaTopic:
     options: Mapping[str, str]
 
     def take(self, position: FilesPosition | KafkaPosition | None) -> StreamBatch:
-        """Raises: as `read_messages`."""
+        """Read what has arrived. Raises: as `read_messages`."""
         before = position if isinstance(position, KafkaPosition) else None
         outcome = read_messages(self.reader, self.spec, self.options, before)
         after, offsets = outcome.position, {} if before is None else before.next

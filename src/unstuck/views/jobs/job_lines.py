@@ -22,10 +22,10 @@ _SHOWN = (GroupState.RUNNING, GroupState.CANCELING, GroupState.BACKOFF, GroupSta
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line.
+    """One line of the tree of a job: a group, a fork, or a member of a fork.
 
     Attributes:
-        done, total: of the progress bar; there is none if ``total`` is 0.
+        done, total: position of the progress bar; no bar if ``total`` is 0.
         elapsed: seconds; None before the group started.
         where: host and process that run it, or ran it.
         member: whether it is a member of a fork.

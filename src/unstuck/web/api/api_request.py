@@ -1,4 +1,4 @@
-"""One request to the API: its client, its user, and its response."""
+"""A request to the API: its client, its user, and its response."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class UploadedSpec:
     source: str
 
     def written(self) -> Written:
-        """Raises: SpecError."""
+        """Parse the spec. Raises: SpecError."""
         return written_in(read_bytes(self.body, self.source), self.source, None)
 
 
@@ -158,7 +158,7 @@ def params_of(texts: Sequence[str]) -> dict[str, UnparsedText]:
 
 
 def _whole(text: str) -> str:
-    """Raises: ValueError: the text has half of a surrogate pair, which cannot be stored."""
+    """Check that a text can be stored. Raises: ValueError: it has a lone surrogate."""
     text.encode()
     return text
 

@@ -50,7 +50,7 @@ class _Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _is_text(cls, sent: Any) -> Any:
-        """Raises: ValueError: the text has half of a surrogate pair, which cannot be stored."""
+        """Check that a text can be stored. Raises: ValueError: it has a lone surrogate."""
         if isinstance(sent, dict):
             json.dumps(sent, ensure_ascii=False).encode()
         return sent

@@ -75,7 +75,7 @@ def jobs(request: Request) -> Response:
 
 
 def _statuses(word: str) -> list[Status]:
-    """Raises: BadRequest."""
+    """Parse a list of statuses. Raises: BadRequest."""
     try:
         return [Status(name.strip().upper()) for name in word.split(",") if name.strip()]
     except ValueError:
@@ -83,7 +83,7 @@ def _statuses(word: str) -> list[Status]:
 
 
 def _since(text: str) -> float | None:
-    """Raises: BadRequest."""
+    """Parse a time. Raises: BadRequest."""
     if not text:
         return None
     try:
