@@ -206,7 +206,7 @@ def logs_of_group(
 
 
 def _logs(api: ApiRequest, job: str, group: str | None, tail: int, every: bool) -> Response:
-    """Find logs. Raises: NoSuchJob; NoSuchGroup; WarehouseSilent."""
+    """Read the last lines of logs. Raises: NoSuchJob; NoSuchGroup; WarehouseSilent."""
     view = api.client.show(job)
     if group is not None:
         view.planned(group)
