@@ -311,7 +311,7 @@ def test_the_logs_of_one_answer_are_limited_to_the_newest_attempts(
     assert 0 < len(logs()) < whole
 
 
-class Step(NamedTuple):
+class PostCase(NamedTuple):
     """One POST: its route, what is sent, and the status and the answer that are expected."""
 
     route: str
@@ -333,94 +333,94 @@ def test_each_action_succeeds_and_its_answer_matches_its_schema(site: Site) -> N
     }
     days = {"from": "2026-01-05", "to": "2026-01-05"}
     steps = [
-        Step("/validate", {}, SPEC, 200, ""),
-        Step("/jobs", {}, SPEC, 201, ""),
-        Step(
+        PostCase("/validate", {}, SPEC, 200, ""),
+        PostCase("/jobs", {}, SPEC, 201, ""),
+        PostCase(
             "/jobs/{job}/alter",
             {"job": held},
             {"values": {"groups.waits.timeout": "3h"}, **by},
             200,
             "DONE",
         ),
-        Step(
+        PostCase(
             "/jobs/{job}/alter",
             {"job": held},
             {"values": {"groups.nobody.timeout": "3h"}},
             422,
             "SPEC_INVALID",
         ),
-        Step("/jobs/{job}/skip", {"job": held}, {"group": "nobody"}, 404, "NO_SUCH_GROUP"),
-        Step("/jobs/{job}/rerun", {"job": held}, {"group": "waits"}, 200, "ALREADY"),
-        Step("/jobs/{job}/resume", {"job": held[:-1]}, by, 200, "DONE"),
-        Step("/jobs/{job}/pause", {"job": held}, {"now": True, **by}, 200, "DONE"),
-        Step("/jobs/{job}/pause", {"job": "held"}, None, 200, "ALREADY"),
-        Step("/jobs/{job}/pause", {"job": held[:2]}, None, 409, "AMBIGUOUS"),
-        Step("/jobs/{job}/pause", {"job": "last"}, None, 422, "BAD_REQUEST"),
-        Step("/jobs/{job}/force-stop", {"job": held}, None, 200, "DONE"),
-        Step(
+        PostCase("/jobs/{job}/skip", {"job": held}, {"group": "nobody"}, 404, "NO_SUCH_GROUP"),
+        PostCase("/jobs/{job}/rerun", {"job": held}, {"group": "waits"}, 200, "ALREADY"),
+        PostCase("/jobs/{job}/resume", {"job": held[:-1]}, by, 200, "DONE"),
+        PostCase("/jobs/{job}/pause", {"job": held}, {"now": True, **by}, 200, "DONE"),
+        PostCase("/jobs/{job}/pause", {"job": "held"}, None, 200, "ALREADY"),
+        PostCase("/jobs/{job}/pause", {"job": held[:2]}, None, 409, "AMBIGUOUS"),
+        PostCase("/jobs/{job}/pause", {"job": "last"}, None, 422, "BAD_REQUEST"),
+        PostCase("/jobs/{job}/force-stop", {"job": held}, None, 200, "DONE"),
+        PostCase(
             "/jobs/{job}/stop",
             {"job": "20260101T000000-aaaaaaaa"},
             None,
             404,
             "NO_SUCH_JOB",
         ),
-        Step("/jobs/{job}/retry", {"job": failed}, {"rerun": ["bad"], **by}, 200, "DONE"),
-        Step("/jobs/{job}/retry", {"job": site.names["done"]}, None, 409, "REFUSED"),
-        Step(
+        PostCase("/jobs/{job}/retry", {"job": failed}, {"rerun": ["bad"], **by}, 200, "DONE"),
+        PostCase("/jobs/{job}/retry", {"job": site.names["done"]}, None, 409, "REFUSED"),
+        PostCase(
             "/problems/{problem}/ack",
             {"problem": "pool/nobody/NO_SLOTS"},
             by,
             404,
             "NO_SUCH_PROBLEM",
         ),
-        Step("/schedules", {}, json.dumps(nightly), 200, "DONE"),
-        Step("/schedules", {}, json.dumps(nightly), 200, "ALREADY"),
-        Step("/schedules/{name}/pause", {"name": "weekly"}, by, 200, "DONE"),
-        Step("/schedules/{name}/pause", {"name": "nobody"}, by, 404, "NO_SUCH_SCHEDULE"),
-        Step("/schedules/{name}/resume", {"name": "weekly"}, by, 200, "DONE"),
-        Step(
+        PostCase("/schedules", {}, json.dumps(nightly), 200, "DONE"),
+        PostCase("/schedules", {}, json.dumps(nightly), 200, "ALREADY"),
+        PostCase("/schedules/{name}/pause", {"name": "weekly"}, by, 200, "DONE"),
+        PostCase("/schedules/{name}/pause", {"name": "nobody"}, by, 404, "NO_SUCH_SCHEDULE"),
+        PostCase("/schedules/{name}/resume", {"name": "weekly"}, by, 200, "DONE"),
+        PostCase(
             "/schedules/{name}/run", {"name": "weekly"}, {"params": {"x": 1}}, 422, "SPEC_INVALID"
         ),
-        Step("/schedules/{name}/backfill", {"name": "weekly"}, days, 200, "DONE"),
-        Step("/schedules/{name}/pause-backfill", {"name": "weekly"}, by, 200, "DONE"),
-        Step("/schedules/{name}/resume-backfill", {"name": "weekly"}, by, 200, "DONE"),
-        Step("/schedules/{name}/cancel-backfill", {"name": "weekly"}, by, 200, "DONE"),
-        Step(
+        PostCase("/schedules/{name}/backfill", {"name": "weekly"}, days, 200, "DONE"),
+        PostCase("/schedules/{name}/pause-backfill", {"name": "weekly"}, by, 200, "DONE"),
+        PostCase("/schedules/{name}/resume-backfill", {"name": "weekly"}, by, 200, "DONE"),
+        PostCase("/schedules/{name}/cancel-backfill", {"name": "weekly"}, by, 200, "DONE"),
+        PostCase(
             "/schedules/{name}/skip",
             {"name": "weekly"},
             {"tick": "2026-01-05T03:00:00Z", **by},
             200,
             "DONE",
         ),
-        Step(
+        PostCase(
             "/schedules/{name}/skip",
             {"name": "weekly"},
             {"tick": "2026-01-05T03:00:01Z"},
             409,
             "REFUSED",
         ),
-        Step(
+        PostCase(
             "/schedules/{name}/backfill",
             {"name": "weekly"},
             {"from": "soon", "to": "2026"},
             422,
             "BAD_REQUEST",
         ),
-        Step("/pools/{pool}/set", {"pool": "new"}, {"slots": 2}, 200, "DONE"),
-        Step("/pools/{pool}/set", {"pool": "new"}, {"slots": -1}, 422, "BAD_REQUEST"),
-        Step("/pools/{pool}/remove", {"pool": "nobody"}, None, 200, "ALREADY"),
-        Step("/datasets/{name}/restore", {"name": "rows"}, {"version": 1, **by}, 200, ""),
-        Step("/streams/{name}/skip", {"name": "rows"}, {"file": "x"}, 409, "REFUSED"),
-        Step(
+        PostCase("/pools/{pool}/set", {"pool": "new"}, {"slots": 2}, 200, "DONE"),
+        PostCase("/pools/{pool}/set", {"pool": "new"}, {"slots": -1}, 422, "BAD_REQUEST"),
+        PostCase("/pools/{pool}/remove", {"pool": "nobody"}, None, 200, "ALREADY"),
+        PostCase("/datasets/{name}/restore", {"name": "rows"}, {"version": 1, **by}, 200, ""),
+        PostCase("/streams/{name}/skip", {"name": "rows"}, {"file": "x"}, 409, "REFUSED"),
+        PostCase(
             "/datasets/{name}/restore", {"name": "rows"}, {"version": 999}, 404, "DATASET_NOT_FOUND"
         ),
-        Step(
+        PostCase(
             "/datasets/{name}/restore", {"name": "nobody"}, {"version": 1}, 404, "DATASET_NOT_FOUND"
         ),
-        Step("/dead/{letter}/replay", {"letter": letter}, None, 409, "REFUSED"),
-        Step("/dead/{letter}/drop", {"letter": letter}, None, 200, "DROPPED"),
-        Step("/dead/{letter}/drop", {"letter": letter}, None, 200, "ALREADY"),
-        Step("/dead/{letter}/drop", {"letter": "1-1"}, None, 404, "NO_SUCH_REPORT"),
+        PostCase("/dead/{letter}/replay", {"letter": letter}, None, 409, "REFUSED"),
+        PostCase("/dead/{letter}/drop", {"letter": letter}, None, 200, "DROPPED"),
+        PostCase("/dead/{letter}/drop", {"letter": letter}, None, 200, "ALREADY"),
+        PostCase("/dead/{letter}/drop", {"letter": "1-1"}, None, 404, "NO_SUCH_REPORT"),
     ]
     for step in steps:
         sent = (

@@ -68,7 +68,7 @@ def job(store: Client) -> str:
     return store.submit(SPEC).id
 
 
-class Answer:
+class RawResponse:
     def __init__(self, raw: http.client.HTTPResponse) -> None:
         self.status, self.headers, self.body = raw.status, raw.headers, raw.read()
 
@@ -79,21 +79,21 @@ class Answer:
 
 def ask(
     page: ServedPage, path: str, method: str = "GET", body: str | None = None, **headers: str
-) -> Answer:
+) -> RawResponse:
     """One request; ``headers`` with ``_`` for ``-``."""
     connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)
     try:
         connection.request(
             method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
         )
-        return Answer(connection.getresponse())
+        return RawResponse(connection.getresponse())
     finally:
         connection.close()
 
 
 def act(
     page: ServedPage, path: str, fields: dict[str, str] | None = None, **headers: str
-) -> Answer:
+) -> RawResponse:
     return ask(
         page,
         path,
@@ -275,7 +275,7 @@ def test_a_token_in_an_address_is_ignored(guarded: ServedPage) -> None:
     assert ask(guarded, f"/login?user=anna&token={TOKEN}").headers["Set-Cookie"] is None
 
 
-def login(page: ServedPage, to: str = "/", user: str = "anna") -> Answer:
+def login(page: ServedPage, to: str = "/", user: str = "anna") -> RawResponse:
     return act(page, "/login", {"user": user, "token": TOKEN, "to": to}, Origin=page.origin)
 
 

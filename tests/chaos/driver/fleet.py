@@ -22,7 +22,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.chaos.driver.proxy import Proxy
+from tests.chaos.driver.proxy import ChaosProxy
 from tests.chaos.driver.server import Server
 from tests.support.failpoints import arming
 from tests.support.programs.processes import below, command_line
@@ -95,7 +95,7 @@ class ChaosFleet:
         self.server = Server(data)
         self._stack.callback(self.server.end, signal.SIGKILL)
         self.server.start()
-        self.proxy = self._stack.enter_context(Proxy(self.server.port))
+        self.proxy = self._stack.enter_context(ChaosProxy(self.server.port))
         # Its own eye, past all links: short waits, no repeats, since the server may be away.
         self.eye = redis.Redis.from_url(
             self.server.url,

@@ -31,7 +31,7 @@ ENOUGH_SPARK = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SubmittedJob:
     """A job as it was submitted.
 
     Attributes:
@@ -47,7 +47,7 @@ class Asked:
     spec: dict[str, Any]
 
 
-def asked(number: int, rng: random.Random, ran: Path, *, spark: bool = True) -> Asked:
+def asked(number: int, rng: random.Random, ran: Path, *, spark: bool = True) -> SubmittedJob:
     """The job of this number: a line, a fork with its join, or, if ``spark``, a group of Spark in
     the middle.
     """
@@ -101,7 +101,7 @@ def asked(number: int, rng: random.Random, ran: Path, *, spark: bool = True) -> 
         "publish": [dataset],
         "groups": groups,
     }
-    return Asked(name, dataset, total, ids, spec)
+    return SubmittedJob(name, dataset, total, ids, spec)
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class Load:
     fleet: ChaosFleet
     client: Client
     rng: random.Random
-    accepted: dict[str, Asked] = field(default_factory=dict)
+    accepted: dict[str, SubmittedJob] = field(default_factory=dict)
     refused: int = 0
     took: list[float] = field(default_factory=list)
     open: int = 0
@@ -175,7 +175,7 @@ class Load:
         # again.
         self._submit(asked(number + 1, self.rng, self.fleet.ran, spark=False))
 
-    def _submit(self, job: Asked) -> None:
+    def _submit(self, job: SubmittedJob) -> None:
         """Under a key, again and again until it is acknowledged: as an app does that must know."""
         refused, began = self.refused, time.monotonic()
         while True:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 CHUNK = 65536
 
 
-class Connection:
+class ProxiedConnection:
     """One client of a link, and the connection to the server that was made for it."""
 
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
@@ -36,14 +36,14 @@ class Connection:
 class Link:
     """One process's way to the server.
 
-    Its faults are called through ``Proxy``, in the proxy's thread.
+    Its faults are called through ``ChaosProxy``, in the proxy's thread.
     """
 
     def __init__(self, name: str, target: int) -> None:
         self.name = name
         self.port = 0
         self._target = target
-        self._connections: set[Connection] = set()
+        self._connections: set[ProxiedConnection] = set()
         self._drops_replies = False
         self._up, self._down = asyncio.Event(), asyncio.Event()  # requests pass; replies pass
         self._server: asyncio.Server | None = None
@@ -118,7 +118,7 @@ class Link:
             _reset(writer)  # as a server that is down does
             self._tasks.discard(task)
             return
-        connection = Connection(writer, forth)
+        connection = ProxiedConnection(writer, forth)
         connection.drops_replies = self._drops_replies
         self._connections.add(connection)
         replies = asyncio.create_task(self._replies(connection, back))
@@ -132,7 +132,7 @@ class Link:
             self._connections.discard(connection)
             self._tasks.discard(task)
 
-    async def _requests(self, connection: Connection, reader: asyncio.StreamReader) -> None:
+    async def _requests(self, connection: ProxiedConnection, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(CHUNK):
             await self._up.wait()
             if not connection.half_open:
@@ -143,7 +143,7 @@ class Link:
                     if not connection.half_open:
                         raise
 
-    async def _replies(self, connection: Connection, back: asyncio.StreamReader) -> None:
+    async def _replies(self, connection: ProxiedConnection, back: asyncio.StreamReader) -> None:
         try:
             while data := await back.read(CHUNK):
                 await self._down.wait()
@@ -160,8 +160,8 @@ class Link:
             _reset(connection.client)
 
 
-class Proxy:
-    """The links, in a thread of their own. ``with Proxy(port) as proxy: port =
+class ChaosProxy:
+    """The links, in a thread of their own. ``with ChaosProxy(port) as proxy: port =
     proxy.link("spark-1").port``.
     """
 
@@ -171,7 +171,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self.links: dict[str, Link] = {}
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self) -> ChaosProxy:
         self._thread.start()
         return self
 

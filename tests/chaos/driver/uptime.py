@@ -79,7 +79,7 @@ def _covers(beats: Sequence[float], begin: float, end: float, gap: float) -> boo
 
 
 @dataclass(slots=True)
-class Observer:
+class UptimeObserver:
     """Looks at the coordinators and sets timers, in a thread of its own."""
 
     fleet: ChaosFleet
@@ -90,7 +90,7 @@ class Observer:
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
-    def __enter__(self) -> Observer:
+    def __enter__(self) -> UptimeObserver:
         self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
         self._thread.start()
         return self

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.chaos.driver.proxy import Link, Proxy
+from tests.chaos.driver.proxy import ChaosProxy, Link
 from tests.support.fleet import KEYS, FleetWorker, attempt, make_offer, send_wake_up, worker
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.token import Offer
@@ -22,13 +22,13 @@ GROUP = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}
 
 
 @pytest.fixture
-def proxy(redis_server: RedisServer, client: redis.Redis) -> Iterator[Proxy]:
-    with Proxy(redis_server.port) as proxy:
+def proxy(redis_server: RedisServer, client: redis.Redis) -> Iterator[ChaosProxy]:
+    with ChaosProxy(redis_server.port) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def link(proxy: Proxy) -> Link:
+def link(proxy: ChaosProxy) -> Link:
     return proxy.link("worker")
 
 
@@ -82,7 +82,7 @@ def done(client: redis.Redis, offer: Offer) -> bool:
 
 
 def test_a_worker_recovers_from_a_half_open_connection(
-    client: redis.Redis, proxy: Proxy, link: Link, listening: FleetWorker, tmp_path: Path
+    client: redis.Redis, proxy: ChaosProxy, link: Link, listening: FleetWorker, tmp_path: Path
 ) -> None:
     # Given that the other end of all its connections went away, and it was not told
     assert proxy.do(link.half_open) > 2
@@ -94,7 +94,7 @@ def test_a_worker_recovers_from_a_half_open_connection(
 
 
 def test_a_worker_takes_work_after_a_failed_acknowledgement(
-    client: redis.Redis, proxy: Proxy, link: Link, listening: FleetWorker, tmp_path: Path
+    client: redis.Redis, proxy: ChaosProxy, link: Link, listening: FleetWorker, tmp_path: Path
 ) -> None:
     # Given a wake-up that the worker got while its runner was slow to take it, so that it is
     # acknowledged later,

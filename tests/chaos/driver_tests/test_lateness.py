@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos.driver.faults import Dealt
-from tests.chaos.driver.judging.lateness import Lateness, judge_lateness, term_of
+from tests.chaos.driver.judging.lateness import LatenessReport, judge_lateness, term_of
 from tests.chaos.driver.schedules import HELD
 from tests.chaos.driver.uptime import Uptime
 from tests.chaos.driver_tests.test_asked import ACTS, gets
@@ -23,7 +23,7 @@ WELL = Uptime({1: BEATS, 2: BEATS}, PIDS, [], [])
 SECOND = BEGAN + 2  # the tick that is late, before the pause
 
 
-def judged(late: float, uptime: Uptime) -> Lateness:
+def judged(late: float, uptime: Uptime) -> LatenessReport:
     """The account if the run of the second tick is so late."""
     return judge_lateness(
         run(submitted_at=SECOND + late)(in_order()[HELD]), [], uptime, SETTINGS, SUBMIT

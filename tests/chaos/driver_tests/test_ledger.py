@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.driver.judging.ledger import Found, Ledger, judge
-from tests.chaos.driver.load import Asked, asked
+from tests.chaos.driver.load import SubmittedJob, asked
 from unstuck import Status
 from unstuck.tasks.warehouse.log_entry import Entry
 
@@ -123,7 +123,7 @@ def test_the_report_of_a_stuck_job_names_what_it_waits_for() -> None:
 
 
 def test_the_same_seed_generates_the_same_jobs() -> None:
-    def all_of(seed: int) -> list[Asked]:
+    def all_of(seed: int) -> list[SubmittedJob]:
         rng = random.Random(seed)
         return [asked(n, rng, Path("ran")) for n in range(20)]
 

@@ -12,7 +12,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.chaos.driver.proxy import Link, Proxy
+from tests.chaos.driver.proxy import ChaosProxy, Link
 from tests.support.machine import seconds
 from tests.support.servers import RedisServer, wait_until
 
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.variant
 
 
 @pytest.fixture(scope="module")
-def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
-    with Proxy(redis_server.port) as proxy:
+def proxy(redis_server: RedisServer) -> Iterator[ChaosProxy]:
+    with ChaosProxy(redis_server.port) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def link(proxy: Proxy, request: pytest.FixtureRequest) -> Link:
+def link(proxy: ChaosProxy, request: pytest.FixtureRequest) -> Link:
     return proxy.link(request.node.name)
 
 
@@ -41,7 +41,7 @@ def through(link: Link) -> redis.Redis:
 
 
 def test_a_dropped_reply_follows_a_request_that_arrived(
-    client: redis.Redis, proxy: Proxy, link: Link
+    client: redis.Redis, proxy: ChaosProxy, link: Link
 ) -> None:
     with through(link) as app:
         assert app.incr("n") == 1
@@ -54,7 +54,7 @@ def test_a_dropped_reply_follows_a_request_that_arrived(
 
 
 def test_a_half_open_connection_stays_silent_and_a_new_connection_works(
-    client: redis.Redis, proxy: Proxy, link: Link
+    client: redis.Redis, proxy: ChaosProxy, link: Link
 ) -> None:
     with through(link) as app, through(link) as other:
         assert app.incr("n") == 1
@@ -65,7 +65,7 @@ def test_a_half_open_connection_stays_silent_and_a_new_connection_works(
         assert other.incr("n") == 2
 
 
-def test_a_paused_link_loses_no_data(client: redis.Redis, proxy: Proxy, link: Link) -> None:
+def test_a_paused_link_loses_no_data(client: redis.Redis, proxy: ChaosProxy, link: Link) -> None:
     with through(link) as app:
         assert app.incr("n") == 1
         proxy.do(lambda: link.hold_requests(True))
@@ -78,7 +78,9 @@ def test_a_paused_link_loses_no_data(client: redis.Redis, proxy: Proxy, link: Li
         )
 
 
-def test_readers_of_a_cut_link_get_an_error(client: redis.Redis, proxy: Proxy, link: Link) -> None:
+def test_readers_of_a_cut_link_get_an_error(
+    client: redis.Redis, proxy: ChaosProxy, link: Link
+) -> None:
     with (
         redis.Redis(port=link.port, retry=Retry(NoBackoff(), 0)) as app,
         ThreadPoolExecutor(1) as thread,

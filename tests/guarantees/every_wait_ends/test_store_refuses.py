@@ -43,7 +43,7 @@ def rows(spark, ctx):
 
 
 @dataclass
-class Place:
+class FleetWithKeys:
     """A fleet on an S3 that checks who asks. No environment here has another one's keys."""
 
     server: S3Server
@@ -99,7 +99,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FleetWithKeys]:
     server, folder = S3Server(), tmp_path_factory.mktemp("fleet")
     (folder / "lake.py").write_text(STEPS)
     server.start()
@@ -117,7 +119,7 @@ def place(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
         }
         with connect(redis_server.url) as store:
             store.flushall()
-            made = Place(server, redis_server.url, store, keyless)
+            made = FleetWithKeys(server, redis_server.url, store, keyless)
             common = {
                 "PYTHONPATH": str(folder),
                 "UNSTUCK_SPARK_MASTER": "none",
@@ -145,28 +147,28 @@ def place(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def uri(place: Place) -> Iterator[str]:
+def uri(place: FleetWithKeys) -> Iterator[str]:
     """The address of a warehouse in a bucket of its own; all users may do everything, again."""
     place.server.allow("worker", ALL)
     place.server.allow("publisher", ALL)
     return f"{place.server.make_bucket()}/w"
 
 
-def denies(place: Place, uri: str) -> str:
+def denies(place: FleetWithKeys, uri: str) -> str:
     place.server.allow("worker")
     return place.submit(uri)
 
 
-def denies_writing(place: Place, uri: str) -> str:
+def denies_writing(place: FleetWithKeys, uri: str) -> str:
     place.server.allow("worker", READS)
     return place.submit(uri)
 
 
-def has_no_keys(place: Place, uri: str) -> str:
+def has_no_keys(place: FleetWithKeys, uri: str) -> str:
     return place.submit(uri, "keyless")
 
 
-def removed_bucket(place: Place, uri: str) -> str:
+def removed_bucket(place: FleetWithKeys, uri: str) -> str:
     with Client(Settings(redis_url=place.redis_url), redis_client=place.store) as client:
         client.pools.set("shut", 0)  # no attempt begins before the bucket is gone
         job = place.submit(uri, pool="shut")
@@ -198,7 +200,7 @@ def removed_bucket(place: Place, uri: str) -> str:
     ids=["no access", "no writing", "no credentials", "no bucket"],
 )
 def test_a_job_fails_with_a_reason_after_the_store_refuses_its_worker(
-    place: Place, uri: str, begin: Callable[[Place, str], str], code: str, says: str
+    place: FleetWithKeys, uri: str, begin: Callable[[FleetWithKeys, str], str], code: str, says: str
 ) -> None:
     view = place.wait(begin(place, uri))
     assert view.status is Status.FAILED
@@ -211,7 +213,9 @@ def test_a_job_fails_with_a_reason_after_the_store_refuses_its_worker(
     assert (record.attempt, record.losses) == (2, 0), "no worker is to blame"
 
 
-def test_a_refused_publisher_waits_and_publishes_once_permitted(place: Place, uri: str) -> None:
+def test_a_refused_publisher_waits_and_publishes_once_permitted(
+    place: FleetWithKeys, uri: str
+) -> None:
     place.server.allow("publisher", READS)
     job = place.submit(uri)
     wait_until(lambda: "access denied" in place.why(job), 30, "the publisher to be refused")
@@ -225,7 +229,7 @@ def test_a_refused_publisher_waits_and_publishes_once_permitted(place: Place, ur
 
 @pytest.mark.variant
 def test_submit_and_doctor_name_missing_client_permissions(
-    place: Place, uri: str, tmp_path: Path
+    place: FleetWithKeys, uri: str, tmp_path: Path
 ) -> None:
     spec = tmp_path / "job.yaml"
     spec.write_text(
@@ -284,7 +288,9 @@ def test_submit_and_doctor_name_missing_client_permissions(
 
 
 @pytest.mark.variant
-def test_access_keys_are_required_if_no_instance_role_is_available(place: Place, uri: str) -> None:
+def test_access_keys_are_required_if_no_instance_role_is_available(
+    place: FleetWithKeys, uri: str
+) -> None:
     """As on most machines that are not of AWS: the address of the role is a black hole."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -302,7 +308,7 @@ def test_access_keys_are_required_if_no_instance_role_is_available(place: Place,
 
 @pytest.mark.variant
 def test_a_fleet_without_keys_uses_the_role_of_its_machine(
-    place: Place, uri: str, tmp_path: Path
+    place: FleetWithKeys, uri: str, tmp_path: Path
 ) -> None:
     """Worker, publisher, submit and doctor: none has a key in its environment."""
     (tmp_path / "lake.py").write_text(STEPS)
@@ -350,7 +356,7 @@ def test_a_fleet_without_keys_uses_the_role_of_its_machine(
 
 @pytest.mark.variant
 def test_a_force_ended_job_with_a_refused_publisher_ends_once_the_log_is_readable(
-    place: Place, uri: str
+    place: FleetWithKeys, uri: str
 ) -> None:
     place.server.allow("publisher", READS)
     job = place.submit(uri)

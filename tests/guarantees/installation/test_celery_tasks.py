@@ -36,7 +36,7 @@ SPEC = {"name": "job", "params": {"year": 2013}, "groups": [group("a"), group("b
 Send = Callable[..., None]
 
 
-class Asked:
+class CommandSender:
     """A client of the same store, and what the event log says of who asked."""
 
     def __init__(
@@ -78,7 +78,9 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def asked(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def asked(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CommandSender]:
     """One coordinator for all tests here; each has a job of its own."""
     folder = tmp_path_factory.mktemp("coordinator")
     settings = Settings(redis_url=redis_server.url, warehouse=str(folder / "warehouse"))
@@ -108,7 +110,7 @@ def asked(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
         with Client(settings) as client, closing(connect(settings.redis_url)) as store:
             wait_until(lambda: client.fleet().coordinators, 120, "the coordinator to be there")
             keys = Keys(settings.prefix)
-            yield Asked(
+            yield CommandSender(
                 client,
                 store,
                 keys,
@@ -161,7 +163,7 @@ def test_every_celery_task_of_a_coordinator_is_tested_here() -> None:
     ("task", "status", "given"), COMMANDS, ids=[name for name, _, _ in COMMANDS]
 )
 def test_a_command_message_is_recorded_with_user_and_reason(
-    asked: Asked,
+    asked: CommandSender,
     send: Send,
     task: str,
     status: Status | None,
@@ -180,7 +182,7 @@ def test_a_command_message_is_recorded_with_user_and_reason(
     )
 
 
-def test_a_pause_message_that_arrives_too_late_is_refused(asked: Asked, send: Send) -> None:
+def test_a_pause_message_that_arrives_too_late_is_refused(asked: CommandSender, send: Send) -> None:
     """Nobody keeps the result of a task but the log of the coordinator, where it said DONE."""
     job = asked.job()
     asked.store.hset(asked.keys.of(job).job, "phase", "publishing")
@@ -201,7 +203,9 @@ def test_a_pause_message_that_arrives_too_late_is_refused(asked: Asked, send: Se
     assert "It comes too late" in told
 
 
-def test_a_task_takes_positional_arguments_too(asked: Asked, redis_server: RedisServer) -> None:
+def test_a_task_takes_positional_arguments_too(
+    asked: CommandSender, redis_server: RedisServer
+) -> None:
     job = asked.job()
     with closing(app_of_strangers(redis_server.url)) as app:
         app.send_task("unstuck.pause", args=[job, "the disk is full", "billing"], queue="control")
@@ -211,7 +215,7 @@ def test_a_task_takes_positional_arguments_too(asked: Asked, redis_server: Redis
 
 @pytest.mark.parametrize(("now", "told"), [(True, "DRAIN"), (False, "CONTINUE")])
 def test_a_pause_message_can_interrupt_running_attempts(
-    asked: Asked, send: Send, now: bool, told: str
+    asked: CommandSender, send: Send, now: bool, told: str
 ) -> None:
     # Given an attempt that runs
     job = asked.job()
@@ -231,7 +235,7 @@ def test_a_pause_message_can_interrupt_running_attempts(
     assert second.states == {"WAITING": 1}
 
 
-def test_schedules_are_set_and_run_by_message(asked: Asked, send: Send) -> None:
+def test_schedules_are_set_and_run_by_message(asked: CommandSender, send: Send) -> None:
     """So an existing beat may fire them."""
     send(
         "set_schedule",
@@ -261,7 +265,9 @@ def test_schedules_are_set_and_run_by_message(asked: Asked, send: Send) -> None:
 
 
 @pytest.mark.parametrize("by", ["billing", None])
-def test_a_submit_message_records_its_submitter(asked: Asked, send: Send, by: str | None) -> None:
+def test_a_submit_message_records_its_submitter(
+    asked: CommandSender, send: Send, by: str | None
+) -> None:
     spec = {**SPEC, "name": f"from-{by}"}
     for _ in range(2):
         send(
@@ -283,7 +289,7 @@ def test_a_submit_message_records_its_submitter(asked: Asked, send: Send, by: st
     ],
 )
 def test_a_submit_message_with_a_wrong_parameter_is_refused_with_its_place(
-    asked: Asked, send: Send, params: dict[str, Any], told: str
+    asked: CommandSender, send: Send, params: dict[str, Any], told: str
 ) -> None:
     before = len(asked.logged())
     name = f"wrong-{next(iter(params))}"
@@ -298,7 +304,7 @@ def test_a_submit_message_with_a_wrong_parameter_is_refused_with_its_place(
     ids=["JSON", "YAML"],
 )
 def test_a_submit_message_may_contain_a_spec_as_text(
-    asked: Asked, send: Send, text: Callable[[Any], str]
+    asked: CommandSender, send: Send, text: Callable[[Any], str]
 ) -> None:
     name = f"text-of-{text is json.dumps}"
     spec = {"name": name, "groups": [group("a")]}
@@ -319,7 +325,7 @@ def test_a_submit_message_may_contain_a_spec_as_text(
     ],
 )
 def test_a_submit_message_cannot_open_paths_and_the_error_says_where_paths_are_allowed(
-    asked: Asked, send: Send, tmp_path: Path, path: str
+    asked: CommandSender, send: Send, tmp_path: Path, path: str
 ) -> None:
     (tmp_path / "secret.yaml").write_text("hunter2: the first words of a file\n")
     before = len(asked.logged())
@@ -344,7 +350,7 @@ def test_a_submit_message_cannot_open_paths_and_the_error_says_where_paths_are_a
     ],
 )
 def test_a_submit_message_without_a_spec_is_refused_as_an_invalid_spec(
-    asked: Asked, send: Send, spec: Any
+    asked: CommandSender, send: Send, spec: Any
 ) -> None:
     before = len(asked.logged())
     send("submit", spec=spec)
@@ -354,7 +360,7 @@ def test_a_submit_message_without_a_spec_is_refused_as_an_invalid_spec(
 
 @pytest.mark.parametrize("by", ["billing", None])
 def test_a_retry_message_creates_a_new_job_and_records_its_user(
-    asked: Asked, send: Send, by: str | None
+    asked: CommandSender, send: Send, by: str | None
 ) -> None:
     job = asked.job(Status.CANCELED)
     send("retry", job=job, params={"year": 2014}, reason="again", **({"by": by} if by else {}))

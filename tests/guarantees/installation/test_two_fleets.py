@@ -25,7 +25,7 @@ JOBS = 12
 
 
 @dataclass
-class Fleet:
+class PrefixedFleet:
     prefix: str
     environ: dict[str, str]
     folder: Path
@@ -63,7 +63,7 @@ def spec(name: str) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def fleets(
     redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[Fleet]]:
+) -> Iterator[list[PrefixedFleet]]:
     """Each with a coordinator and a worker of its own, on one database."""
     with redis.Redis.from_url(redis_server.url) as store:
         store.flushall()
@@ -106,7 +106,7 @@ def fleets(
                 )
             )
             client = stack.enter_context(Client(settings))
-            made.append(Fleet(prefix, environ, folder, worker, client))
+            made.append(PrefixedFleet(prefix, environ, folder, worker, client))
         for one in made:
             wait_until(
                 lambda one=one: one.client.fleet().coordinators, 60, "the coordinator to be there"
@@ -116,7 +116,7 @@ def fleets(
 
 @pytest.mark.claim("Two fleets can share one Redis without seeing each other.")
 @pytest.mark.variant
-def test_jobs_run_only_on_workers_of_their_fleet(fleets: list[Fleet]) -> None:
+def test_jobs_run_only_on_workers_of_their_fleet(fleets: list[PrefixedFleet]) -> None:
     jobs = [(one, one.client.submit(spec(f"j{n}")).id) for n in range(JOBS) for one in fleets]
     ran = {
         one.prefix: set().union(*(one.ran_on(job) for of, job in jobs if of is one))
@@ -130,7 +130,7 @@ def test_jobs_run_only_on_workers_of_their_fleet(fleets: list[Fleet]) -> None:
 
 @pytest.mark.claim("Two fleets can share one Redis without seeing each other.")
 def test_celery_messages_reach_the_fleet_with_their_prefix(
-    fleets: list[Fleet], redis_server: RedisServer
+    fleets: list[PrefixedFleet], redis_server: RedisServer
 ) -> None:
     for one in fleets:
         with app_of_strangers(redis_server.url, one.prefix) as app:
@@ -144,7 +144,7 @@ def test_celery_messages_reach_the_fleet_with_their_prefix(
 
 @pytest.mark.variant
 def test_a_refused_celery_submit_becomes_a_dead_letter_with_its_errors(
-    fleets: list[Fleet], redis_server: RedisServer
+    fleets: list[PrefixedFleet], redis_server: RedisServer
 ) -> None:
     one, other = fleets
     text = "name: broken\ngroups:\n  - {name: a, neds: [b], steps: [{python: 'm:f'}]}\n"
@@ -169,7 +169,9 @@ def test_a_refused_celery_submit_becomes_a_dead_letter_with_its_errors(
 
 @pytest.mark.claim("Two fleets can share one Redis without seeing each other.")
 @pytest.mark.variant
-def test_each_fleet_sees_only_its_own_state(fleets: list[Fleet], redis_server: RedisServer) -> None:
+def test_each_fleet_sees_only_its_own_state(
+    fleets: list[PrefixedFleet], redis_server: RedisServer
+) -> None:
     for one, other in (fleets, fleets[::-1]):
         wait_until(
             lambda one=one: len(one.client.fleet().runners) == 2, 30, "its runners to be shown"

@@ -71,7 +71,7 @@ def with_worker(
     return python
 
 
-class Project:
+class UserFolder:
     """A folder of a user: a step, a spec and an app, and no checkout anywhere."""
 
     def __init__(self, folder: Path, redis: RedisServer) -> None:
@@ -116,8 +116,8 @@ class Project:
 
 
 @pytest.fixture
-def project(client: object, redis_server: RedisServer, tmp_path: Path) -> Project:
-    return Project(tmp_path, redis_server)
+def project(client: object, redis_server: RedisServer, tmp_path: Path) -> UserFolder:
+    return UserFolder(tmp_path, redis_server)
 
 
 def test_the_wheel_contains_all_product_files_in_one_package(
@@ -151,7 +151,7 @@ def test_the_wheel_contains_all_product_files_in_one_package(
 
 
 def test_the_page_requires_the_web_extra_and_says_so(
-    wheel: Path, without_worker: Path, project: Project
+    wheel: Path, without_worker: Path, project: UserFolder
 ) -> None:
     python = linked(project.folder / "env", wheel, "web")
     command = [str(python.with_name("unstuck")), "web", "--address", "127.0.0.1:0"]
@@ -181,7 +181,7 @@ def test_the_page_requires_the_web_extra_and_says_so(
 
 
 def test_clients_and_coordinators_work_without_the_worker_extra(
-    without_worker: Path, project: Project
+    without_worker: Path, project: UserFolder
 ) -> None:
     python, here = without_worker, without_worker.parents[1]
     for missing in ("pyspark", "pyarrow", "pandas", "numpy", "tests"):
@@ -211,7 +211,7 @@ def test_clients_and_coordinators_work_without_the_worker_extra(
     assert "Traceback" not in refused.stderr
 
 
-def test_a_job_runs_with_the_worker_extra(with_worker: Path, project: Project) -> None:
+def test_a_job_runs_with_the_worker_extra(with_worker: Path, project: UserFolder) -> None:
     python = with_worker
     worker = project.celery(python, "unstuck.tasks", "worker", "-Q", "light", "-c", "1")
     with worker as said, project.celery(python, "unstuck.coordinator", "worker", "-P", "threads"):

@@ -96,7 +96,7 @@ class Since:
 
 
 @dataclass
-class Fleet:
+class FleetWithRunningJob:
     """One worker with two runners, one coordinator, and a job whose step runs until the end of it
     all.
     """
@@ -174,7 +174,9 @@ _SOON = {
 
 
 @pytest.fixture(scope="module")
-def troubled(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def troubled(
+    server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FleetWithRunningJob]:
     home = tmp_path_factory.mktemp("fleet")
     settings = Settings(redis_url=server.url, warehouse=str(home / "warehouse"))
     with (
@@ -185,7 +187,7 @@ def troubled(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> I
         redis.Redis.from_url(server.url, decode_responses=True) as store,
         Client(settings) as client,
     ):
-        made = Fleet(server, store, worker, coordinator, client, home, "")
+        made = FleetWithRunningJob(server, store, worker, coordinator, client, home, "")
         made.held = made.submit("held", home / "held")
         wait_until(
             lambda: client.show(made.held).status is Status.RUNNING and coordinator.ready(),
@@ -235,7 +237,9 @@ def asleep(store: redis.Redis) -> bool:
     "If Redis is unreachable or refuses writes, workers and coordinators wait, and steps continue."
 )
 @pytest.mark.parametrize("trouble", REFUSALS)
-def test_a_worker_survives_a_broker_that_refuses_writes(troubled: Fleet, trouble: str) -> None:
+def test_a_worker_survives_a_broker_that_refuses_writes(
+    troubled: FleetWithRunningJob, trouble: str
+) -> None:
     refusal = REFUSALS[trouble]
     new = [Since(troubled.worker), Since(troubled.coordinator)]
     gate = troubled.home / trouble
@@ -279,7 +283,7 @@ def test_a_worker_survives_a_broker_that_refuses_writes(troubled: Fleet, trouble
 )
 @pytest.mark.variant
 def test_a_worker_survives_a_broker_outage_longer_than_the_celery_limit(
-    troubled: Fleet,
+    troubled: FleetWithRunningJob,
 ) -> None:
     new = [Since(troubled.worker), Since(troubled.coordinator)]
 

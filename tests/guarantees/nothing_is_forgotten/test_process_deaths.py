@@ -50,7 +50,7 @@ HALF_A_MINUTE = Environment(now=0, nonce="").publish_timeout
 
 
 @dataclass
-class Case:
+class KilledJob:
     """One job, what strikes it, and where its attempts and readers leave their traces."""
 
     job: str
@@ -93,7 +93,7 @@ class Case:
         self.seen.add("+".join(sorted({dataset.job for dataset in state.values()})))
 
 
-class Place:
+class KilledFleet:
     """The fleet of these tests."""
 
     def __init__(
@@ -115,13 +115,13 @@ class Place:
         self.arms = home / "arms"
         self.client = Client(Settings(redis_url=server.url), redis_client=self.store)
 
-    def case(self, name: str, shots: dict[Point, Effect], *, before: bool = False) -> Case:
+    def case(self, name: str, shots: dict[Point, Effect], *, before: bool = False) -> KilledJob:
         """Submit a job and order its shots. ``before``: another job has published the same datasets
         already.
         """
         # One that lives could have the job claimed before its shots are ordered.
         self.coordinators.kill()
-        made = Case("", self.home / name)
+        made = KilledJob("", self.home / name)
         made.home.mkdir()
         if before:
             two_outputs(made.warehouse, "before", name).publish()
@@ -144,17 +144,19 @@ class Place:
         made.orders = [order(self.arms, point, effect, made.job) for point, effect in shots.items()]
         return made
 
-    def status(self, case: Case) -> Status:
+    def status(self, case: KilledJob) -> Status:
         return self.client.show(case.job).status
 
-    def made(self, case: Case) -> Member:
+    def made(self, case: KilledJob) -> Member:
         return self.client.show(case.job).groups[0].members[0]
 
-    def kinds(self, case: Case, group: str | None) -> list[str]:
+    def kinds(self, case: KilledJob, group: str | None) -> list[str]:
         events = [event for _, event in self.client.events(case.job)]
         return [event["kind"] for event in events if event.get("group") == group]
 
-    def until(self, what: str, happened: Callable[[], bool], cases: Iterable[Case] = ()) -> None:
+    def until(
+        self, what: str, happened: Callable[[], bool], cases: Iterable[KilledJob] = ()
+    ) -> None:
         """Until it has happened; those that died are followed by others all the while."""
 
         def look() -> bool:
@@ -165,7 +167,7 @@ class Place:
 
         wait_until(look, 150, what, every=0.1)
 
-    def follow(self, case: Case) -> None:
+    def follow(self, case: KilledJob) -> None:
         """A publisher that was not heard of is followed after a second, instead of half a
         minute.
         """
@@ -175,7 +177,7 @@ class Place:
             self.store.hset(keys.job, "publish_next", "1")
             self.store.zadd(fleet.KEYS.due, {case.job: 0}, xx=True)
 
-    def run(self, cases: Iterable[Case]) -> None:
+    def run(self, cases: Iterable[KilledJob]) -> None:
         """Until every job has ended."""
         left = list(cases)
         self.until(
@@ -184,7 +186,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledFleet]:
     home = tmp_path_factory.mktemp("deaths")
     (home / "arms").mkdir()
     server = RedisServer(home)
@@ -195,12 +197,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             fleet.worker(server.url, home, concurrency=SLOTS, environ=environ) as worker,
             coordinator_processes(home, environ) as coordinators,
         ):
-            yield Place(server, worker, coordinators, home, environ)
+            yield KilledFleet(server, worker, coordinators, home, environ)
     finally:
         server.stop()
 
 
-def _stored(place: Place, case: Case) -> JobInfo:
+def _stored(place: KilledFleet, case: KilledJob) -> JobInfo:
     """Return what is stored of a job, whenever it is read."""
     info = place.client.show(case.job)
     return replace(info, at=0.0, due_at=None, why="", groups=(), explanations={})
@@ -231,8 +233,8 @@ RUNNER_DEATHS: dict[str, tuple[list[Point], list[int], int]] = {
 
 
 @pytest.fixture(scope="module")
-def runner_deaths(place: Place) -> dict[str, Case]:
-    cases: dict[str, Case] = {}
+def runner_deaths(place: KilledFleet) -> dict[str, KilledJob]:
+    cases: dict[str, KilledJob] = {}
     # With its outcome a runner takes another group along. So that case is played when nothing else
     # stands ready.
     for names in (set(RUNNER_DEATHS) - {"after the outcome"}, {"after the outcome"}):
@@ -248,7 +250,7 @@ def runner_deaths(place: Place) -> dict[str, Case]:
 )
 @pytest.mark.parametrize("name", RUNNER_DEATHS)
 def test_a_runner_killed_at_any_point_loses_no_finished_work(
-    place: Place, runner_deaths: dict[str, Case], name: str
+    place: KilledFleet, runner_deaths: dict[str, KilledJob], name: str
 ) -> None:
     _, ran, epoch = RUNNER_DEATHS[name]
     case = runner_deaths[name]
@@ -276,7 +278,7 @@ RUNNER_FREEZES = {
 
 
 @pytest.fixture(scope="module")
-def thawed(place: Place) -> dict[Point, Case]:
+def thawed(place: KilledFleet) -> dict[Point, KilledJob]:
     """Jobs whose first runner was frozen until the job had ended, and has let go or ended itself
     since.
     """
@@ -312,7 +314,7 @@ def thawed(place: Place) -> dict[Point, Case]:
 @pytest.mark.claim("A process that was frozen past its lease changes nothing when it thaws.")
 @pytest.mark.parametrize("point", RUNNER_FREEZES)
 def test_a_runner_frozen_past_its_lease_at_any_point_changes_nothing_when_it_thaws(
-    place: Place, thawed: dict[Point, Case], point: Point
+    place: KilledFleet, thawed: dict[Point, KilledJob], point: Point
 ) -> None:
     case = thawed[point]
     assert case.struck()
@@ -337,8 +339,8 @@ def test_a_runner_frozen_past_its_lease_at_any_point_changes_nothing_when_it_tha
 
 
 @pytest.fixture(scope="module")
-def coordinator_deaths(place: Place) -> dict[Point, Case]:
-    cases: dict[Point, Case] = {}
+def coordinator_deaths(place: KilledFleet) -> dict[Point, KilledJob]:
+    cases: dict[Point, KilledJob] = {}
     # Whoever writes an entry comes by AFTER_ENTRY, and nobody else ever: its job is alone, so that
     # no other job's death takes its writer away just before.
     for points in (
@@ -365,7 +367,7 @@ def coordinator_deaths(place: Place) -> dict[Point, Case]:
     return cases
 
 
-def _look_until(stop: threading.Event, cases: list[Case]) -> None:
+def _look_until(stop: threading.Event, cases: list[KilledJob]) -> None:
     while not stop.wait(0.005):
         for case in cases:
             case.look()
@@ -376,7 +378,7 @@ def _look_until(stop: threading.Event, cases: list[Case]) -> None:
 )
 @pytest.mark.parametrize("point", OF_A_COORDINATOR)
 def test_readers_see_all_old_or_all_new_data_when_a_coordinator_is_killed(
-    place: Place, coordinator_deaths: dict[Point, Case], point: Point
+    place: KilledFleet, coordinator_deaths: dict[Point, KilledJob], point: Point
 ) -> None:
     case = coordinator_deaths[point]
     assert case.struck(), "it was killed there"
@@ -406,7 +408,7 @@ PUBLISHER_FREEZES = {
 @pytest.mark.variant
 @pytest.mark.parametrize("point", PUBLISHER_FREEZES)
 def test_a_force_ended_job_with_a_frozen_publisher_keeps_its_log_entry_after_the_thaw(
-    place: Place, point: Point
+    place: KilledFleet, point: Point
 ) -> None:
     case = place.case(f"publisher-{point}", {point: Effect.FREEZE}, before=True)
     place.until("the publisher to freeze", case.struck)
@@ -440,7 +442,7 @@ def test_a_force_ended_job_with_a_frozen_publisher_keeps_its_log_entry_after_the
 
 @pytest.mark.variant
 def test_500_reports_read_by_a_killed_coordinator_are_each_applied_once(
-    place: Place,
+    place: KilledFleet,
 ) -> None:
     members = 250
     fork = {
@@ -479,7 +481,7 @@ MAIN_DEATHS = {Point.AFTER_MARKER: 2, Point.AFTER_FINISH: 1}
 
 
 @pytest.fixture(scope="module")
-def main_deaths(place: Place) -> dict[Point, Case]:
+def main_deaths(place: KilledFleet) -> dict[Point, KilledJob]:
     """Jobs whose runners stood at a point when the main process above them was killed.
 
     Another worker follows.
@@ -506,7 +508,7 @@ def main_deaths(place: Place) -> dict[Point, Case]:
 @pytest.mark.variant
 @pytest.mark.parametrize("point", MAIN_DEATHS)
 def test_a_main_process_killed_at_any_point_loses_no_finished_work(
-    place: Place, main_deaths: dict[Point, Case], point: Point
+    place: KilledFleet, main_deaths: dict[Point, KilledJob], point: Point
 ) -> None:
     case, epoch = main_deaths[point], MAIN_DEATHS[point]
     assert place.status(case) is Status.FINISHED

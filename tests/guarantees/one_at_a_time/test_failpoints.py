@@ -29,7 +29,7 @@ SOON = {"dispatch_timeout": 0.05, "report_idle": 0.02}  # seconds
 
 
 @dataclass
-class Job:
+class FailpointJob:
     """One job, and which of its groups ran, each time that one did."""
 
     id: str
@@ -72,15 +72,15 @@ class Job:
         return self.go_on(heir)
 
 
-def submitted(coordinator: Coordinator, length: int = 2) -> Job:
+def submitted(coordinator: Coordinator, length: int = 2) -> FailpointJob:
     """A chain of groups; the last one's output is published."""
     names = [f"g{n}" for n in range(length)]
-    return Job(
+    return FailpointJob(
         coordinator.submit(*(group(name, *names[n - 1 : n]) for n, name in enumerate(names))), names
     )
 
 
-def check(coordinator: Coordinator, job: Job, at: object) -> None:
+def check(coordinator: Coordinator, job: FailpointJob, at: object) -> None:
     """The job has ended well, and nothing was done or applied twice."""
     assert coordinator.status(job.id) is Status.FINISHED, at
     assert job.ran == job.groups, at
@@ -135,7 +135,7 @@ def test_a_coordinator_that_thaws_after_the_end_of_the_job_changes_nothing(
         freezes = make_coordinator()
         job = submitted(freezes, 1)
 
-        def live(job: Job = job, coordinator: Coordinator = freezes) -> None:
+        def live(job: FailpointJob = job, coordinator: Coordinator = freezes) -> None:
             while not job.go_on(coordinator):
                 pass
 
@@ -170,7 +170,7 @@ def test_lost_replies_of_commits_claims_and_finishes_change_nothing(
         coordinator = make_coordinator(**SOON)
         job = submitted(coordinator)
 
-        def round_(job: Job = job, coordinator: Coordinator = coordinator) -> bool:
+        def round_(job: FailpointJob = job, coordinator: Coordinator = coordinator) -> bool:
             try:
                 return job.inherit(coordinator)
             except redis.ConnectionError:

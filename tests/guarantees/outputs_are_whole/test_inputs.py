@@ -103,7 +103,7 @@ groups: [{name: add, spark: false, steps: [{python: "shop:add", output: dim}]}]
 """
 
 
-class Shop:
+class JobsWithInputs:
     """A warehouse of a test's own, and what the steps of its jobs left behind."""
 
     def __init__(self, redis_url: str, folder: Path) -> None:
@@ -154,8 +154,8 @@ def running(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def shop(running: str, tmp_path: Path) -> Shop:
-    return Shop(running, tmp_path)
+def shop(running: str, tmp_path: Path) -> JobsWithInputs:
+    return JobsWithInputs(running, tmp_path)
 
 
 def reasons(view: JobInfo) -> dict[str, str]:
@@ -165,7 +165,7 @@ def reasons(view: JobInfo) -> dict[str, str]:
 
 @pytest.mark.claim("All groups and attempts of a job read one version of a published dataset.")
 def test_a_job_reads_one_version_and_its_retry_reads_the_newest(
-    shop: Shop,
+    shop: JobsWithInputs,
 ) -> None:
     # Given: a job whose second group fails, again and again, while a newer version is published
     assert shop.publish(price=1) == 1
@@ -204,7 +204,7 @@ def test_a_job_reads_one_version_and_its_retry_reads_the_newest(
 
 @pytest.mark.claim("All groups and attempts of a job read one version of a published dataset.")
 def test_a_vacuum_keeps_versions_read_by_a_job_it_does_not_know(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
+    shop: JobsWithInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given: a client that has looked at the warehouse, while a newer version is published and the
     # older one removed
@@ -234,7 +234,7 @@ def test_a_vacuum_keeps_versions_read_by_a_job_it_does_not_know(
 @pytest.mark.claim("All groups and attempts of a job read one version of a published dataset.")
 @pytest.mark.variant
 def test_a_version_named_by_a_job_survives_a_vacuum_during_the_submit(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
+    shop: JobsWithInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given: a vacuum that has found no job which reads the first version
     for price in (1, 2):
@@ -273,7 +273,7 @@ def test_a_version_named_by_a_job_survives_a_vacuum_during_the_submit(
 @pytest.mark.variant
 @pytest.mark.parametrize("late", [False, True], ids=["before the vacuum", "as it begins"])
 def test_a_version_read_by_a_retry_survives_a_vacuum(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, late: bool
+    shop: JobsWithInputs, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     for price in (1, 2):
         shop.publish(price)
@@ -304,7 +304,9 @@ def test_a_version_read_by_a_retry_survives_a_vacuum(
 
 
 @pytest.mark.variant
-def test_a_job_that_failed_for_a_missing_version_does_not_block_vacuum(shop: Shop) -> None:
+def test_a_job_that_failed_for_a_missing_version_does_not_block_vacuum(
+    shop: JobsWithInputs,
+) -> None:
     """As one of an earlier release, or of another fleet at the same warehouse."""
     for price in (1, 2):
         shop.publish(price)
@@ -317,7 +319,7 @@ def test_a_job_that_failed_for_a_missing_version_does_not_block_vacuum(shop: Sho
     assert (told["files"], told["kept_for"]) == (1, "")
 
 
-def test_a_retry_reuses_only_groups_that_read_the_newest_version(shop: Shop) -> None:
+def test_a_retry_reuses_only_groups_that_read_the_newest_version(shop: JobsWithInputs) -> None:
     shop.publish(price=1)
     once = REPORT.replace("max: 1000", "max: 0")
     failed = shop.ended(shop.submit(once, folder=str(shop.folder)))
@@ -337,7 +339,9 @@ def test_a_retry_reuses_only_groups_that_read_the_newest_version(shop: Shop) -> 
 
 
 @pytest.mark.claim("Jobs that read and publish one dataset lose no row of each other.")
-def test_jobs_that_extend_the_dataset_they_read_lose_no_rows_of_each_other(shop: Shop) -> None:
+def test_jobs_that_extend_the_dataset_they_read_lose_no_rows_of_each_other(
+    shop: JobsWithInputs,
+) -> None:
     """Three are submitted before one has published: the first publishes, and a retry of each other
     reads its rows.
     """
@@ -365,7 +369,7 @@ def test_jobs_that_extend_the_dataset_they_read_lose_no_rows_of_each_other(shop:
 
 
 def test_an_overtaken_run_of_a_schedule_is_retried_and_loses_no_row(
-    shop: Shop,
+    shop: JobsWithInputs,
 ) -> None:
     """The run is submitted while the other job has not published, and begins when it has."""
     other = shop.submit(ADD, id=0, folder=str(shop.folder))
@@ -399,7 +403,7 @@ def test_an_overtaken_run_of_a_schedule_is_retried_and_loses_no_row(
     assert sorted(rows) == [(0,), (1,)]
 
 
-def test_a_version_can_be_read_by_its_number(shop: Shop) -> None:
+def test_a_version_can_be_read_by_its_number(shop: JobsWithInputs) -> None:
     for price in (1, 2, 3):
         shop.publish(price)
     (shop.folder / "open").touch()
@@ -411,7 +415,7 @@ def test_a_version_can_be_read_by_its_number(shop: Shop) -> None:
     }
 
 
-def test_a_step_reads_its_requested_version(shop: Shop) -> None:
+def test_a_step_reads_its_requested_version(shop: JobsWithInputs) -> None:
     for price in (10, 20, 30):
         shop.publish(price)
     spec = """
@@ -433,7 +437,7 @@ groups: [{name: older, spark: false, retry: {max: 0}, steps: [{python: "shop:old
 
 
 def test_an_unpublished_dataset_fails_the_group_and_lists_published_ones(
-    shop: Shop,
+    shop: JobsWithInputs,
 ) -> None:
     shop.publish(price=1)
     asked = REPORT.replace("inputs: {prices: prices}", "inputs: {prices: price}")
@@ -457,7 +461,7 @@ def test_an_unpublished_dataset_fails_the_group_and_lists_published_ones(
     assert Warehouse(shop.warehouse).history("made", 1)[0].datasets["made"].inputs == {}
 
 
-def test_a_fork_runs_once_per_combination_of_submitted_lists(shop: Shop) -> None:
+def test_a_fork_runs_once_per_combination_of_submitted_lists(shop: JobsWithInputs) -> None:
     spec = """
 name: both
 params: {days: {type: list}}
@@ -488,7 +492,7 @@ groups:
 """
 
 
-def test_a_fork_runs_once_per_value_in_a_published_dataset(shop: Shop) -> None:
+def test_a_fork_runs_once_per_value_in_a_published_dataset(shop: JobsWithInputs) -> None:
     version = shop.publish(price=3)
     job = shop.submit(LABELS)
     shop.publish(price=4)
@@ -510,7 +514,7 @@ def test_a_fork_runs_once_per_value_in_a_published_dataset(shop: Shop) -> None:
     ],
 )
 def test_invalid_fork_values_in_a_published_dataset_fail_the_job_immediately(
-    shop: Shop, price: int | None, source: str, message: str
+    shop: JobsWithInputs, price: int | None, source: str, message: str
 ) -> None:
     shop.ended(shop.submit(PRICES.replace("price: 1", "price: null"), price=price))
     view = shop.ended(shop.submit(LABELS.replace("prices.price", source)))

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.guarantees.nothing_is_forgotten.test_process_deaths import SOON, Case, Place
+from tests.guarantees.nothing_is_forgotten.test_process_deaths import SOON, KilledFleet, KilledJob
 from tests.support import fleet
 from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Effect, arming, order
 from tests.support.looks import Looks, readers
@@ -53,7 +53,7 @@ OLD = {"old 2013-01-01": 3, "old 2013-01-02": 3}
 
 
 @dataclass
-class ModeCase(Case):
+class ModeCase(KilledJob):
     mode: str = ""
     uri: str = ""
     looks: Looks = field(default_factory=Looks)
@@ -81,7 +81,7 @@ class ModeCase(Case):
             found.append(dict(counted))
         return found
 
-    def poll(self, place: Place) -> None:
+    def poll(self, place: KilledFleet) -> None:
         """Look for the newest version, and read all of it: at once if it is a new one, else every
         tenth time.
         """
@@ -124,7 +124,7 @@ def publish_before(uri: str, job: str, output: OutputSpec) -> None:
     assert publish(request).failed is None
 
 
-def case_of(place: Place, base: str, mode: str, point: Point) -> ModeCase:
+def case_of(place: KilledFleet, base: str, mode: str, point: Point) -> ModeCase:
     """Publish the version before, submit a job that publishes the next one, and order the death."""
     place.coordinators.kill()
     made = ModeCase("", place.home, mode=mode, uri=f"{base}/{mode}-{point}")
@@ -148,7 +148,7 @@ def case_of(place: Place, base: str, mode: str, point: Point) -> ModeCase:
     return made
 
 
-def play(place: Place, cases: list[ModeCase]) -> None:
+def play(place: KilledFleet, cases: list[ModeCase]) -> None:
     """Until all jobs have ended and a reader of each has seen that."""
     with readers([partial(case.poll, place) for case in cases]):
         wait_until(lambda: all(len(case.looks) for case in cases), 60, "each reader to look")
@@ -161,7 +161,7 @@ def play(place: Place, cases: list[ModeCase]) -> None:
 )
 def deaths(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Place, dict[tuple[str, Point], ModeCase]]]:
+) -> Iterator[tuple[KilledFleet, dict[tuple[str, Point], ModeCase]]]:
     home = tmp_path_factory.mktemp("modes")
     (home / "arms").mkdir()
     base, keys = str(home), dict[str, str]()
@@ -179,7 +179,7 @@ def deaths(
         ):
             for name, value in keys.items():
                 patch.setenv(name, value)
-            place = Place(server, worker, coordinators, home, environ)
+            place = KilledFleet(server, worker, coordinators, home, environ)
             cases: dict[tuple[str, Point], ModeCase] = {}
             # Few at once, so that each is read often.
             for point in POINTS:
@@ -198,7 +198,7 @@ def deaths(
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_process_killed_anywhere_leaves_the_old_or_the_new_version(
-    deaths: tuple[Place, dict[tuple[str, Point], ModeCase]], mode: str, point: Point
+    deaths: tuple[KilledFleet, dict[tuple[str, Point], ModeCase]], mode: str, point: Point
 ) -> None:
     place, cases = deaths
     case = cases[mode, point]

@@ -48,7 +48,7 @@ groups:
 """
 
 
-class Shop:
+class DeployedProject:
     """A project with steps, and a fleet that runs them."""
 
     def __init__(self, redis_url: str, folder: Path) -> None:
@@ -82,8 +82,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(redis_server: RedisServer, tmp_path: Path) -> Shop:
-    return Shop(redis_server.url, tmp_path)
+def shop(redis_server: RedisServer, tmp_path: Path) -> DeployedProject:
+    return DeployedProject(redis_server.url, tmp_path)
 
 
 def reasons(view: JobInfo) -> dict[str, str]:
@@ -94,7 +94,7 @@ def reasons(view: JobInfo) -> dict[str, str]:
 @pytest.mark.claim(
     "A retry reuses the work of unchanged groups, and never the output of code that changed."
 )
-def test_a_retry_reuses_nothing_made_by_other_code(shop: Shop) -> None:
+def test_a_retry_reuses_nothing_made_by_other_code(shop: DeployedProject) -> None:
     # Given: a job that failed, and whose first groups succeeded
     shop.deploy(price=-1)
     with shop.running():
@@ -124,7 +124,7 @@ def test_a_retry_reuses_nothing_made_by_other_code(shop: Shop) -> None:
     "A retry reuses the work of unchanged groups, and never the output of code that changed."
 )
 @pytest.mark.variant
-def test_a_retry_lists_what_it_reruns_and_what_it_reuses(shop: Shop) -> None:
+def test_a_retry_lists_what_it_reruns_and_what_it_reuses(shop: DeployedProject) -> None:
     # Given: a job that failed in its last group, and code that has changed since
     shop.deploy(price=-1)
     with shop.running():
@@ -152,7 +152,7 @@ def test_a_retry_lists_what_it_reruns_and_what_it_reuses(shop: Shop) -> None:
     "A retry reuses the work of unchanged groups, and never the output of code that changed."
 )
 @pytest.mark.variant
-def test_a_retry_with_a_fixed_spec_reuses_unchanged_groups(shop: Shop) -> None:
+def test_a_retry_with_a_fixed_spec_reuses_unchanged_groups(shop: DeployedProject) -> None:
     shop.deploy(price=-1)
     mended = SPEC.replace("shop.steps:report", "rates:rates")
     with shop.running():
@@ -168,7 +168,9 @@ def test_a_retry_with_a_fixed_spec_reuses_unchanged_groups(shop: Shop) -> None:
 
 
 @pytest.mark.variant
-def test_a_retry_with_another_parameter_reuses_groups_that_did_not_read_it(shop: Shop) -> None:
+def test_a_retry_with_another_parameter_reuses_groups_that_did_not_read_it(
+    shop: DeployedProject,
+) -> None:
     # Given: groups of which one gets the rate, one looks at the price, one reads neither; and two
     # that made nothing
     plain = "spark: false"
@@ -221,7 +223,7 @@ groups:
 @pytest.mark.claim("A retry with another parameter reuses no work that read the old value.")
 @pytest.mark.variant
 def test_params_read_by_a_group_count_for_the_next_group_in_its_process(
-    shop: Shop,
+    shop: DeployedProject,
 ) -> None:
     # Given: two groups, of which the second reads what the first has kept for their job, such as a
     # connection
@@ -250,7 +252,7 @@ groups:
 
 
 @pytest.mark.variant
-def test_a_code_version_replaces_the_source_digest(shop: Shop) -> None:
+def test_a_code_version_replaces_the_source_digest(shop: DeployedProject) -> None:
     spec = JobSpec.from_text(
         SPEC.replace("name: prices, spark", "name: prices, code_version: v1, spark")
     )
@@ -265,7 +267,7 @@ def test_a_code_version_replaces_the_source_digest(shop: Shop) -> None:
 
 
 def test_code_fixed_while_workers_run_is_used_and_counted(
-    shop: Shop,
+    shop: DeployedProject,
 ) -> None:
     # Given: a runner that has imported a module for another step, before the module is mended on
     # disk

@@ -54,7 +54,7 @@ groups:
 """
 
 
-class Project:
+class ProjectFleet:
     """A project with steps, and a fleet that runs them."""
 
     def __init__(self, redis_url: str, folder: Path) -> None:
@@ -78,8 +78,8 @@ class Project:
 
 
 @pytest.fixture
-def project(redis_server: RedisServer, tmp_path: Path) -> Iterator[Project]:
-    project = Project(redis_server.url, tmp_path)
+def project(redis_server: RedisServer, tmp_path: Path) -> Iterator[ProjectFleet]:
+    project = ProjectFleet(redis_server.url, tmp_path)
     environ = {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_SPARK_MASTER": "none"}
     with (
         fleet.worker(redis_server.url, tmp_path, environ={**environ, "PYTHONPATH": str(tmp_path)}),
@@ -93,7 +93,7 @@ def reasons(view: JobInfo) -> dict[str, Reason | None]:
     return {member.id: member.reason for group in view.groups for member in group.members}
 
 
-def test_a_retry_does_not_rerun_a_group_without_outputs(project: Project) -> None:
+def test_a_retry_does_not_rerun_a_group_without_outputs(project: ProjectFleet) -> None:
     # Given: a job that failed at its end, and groups before it that made nothing
     failed = project.broken_job()
     assert project.told() == 4
@@ -117,7 +117,7 @@ def test_a_retry_does_not_rerun_a_group_without_outputs(project: Project) -> Non
 
 
 def test_changed_code_reruns_a_group_without_outputs_and_its_successors(
-    project: Project,
+    project: ProjectFleet,
 ) -> None:
     # Given
     failed = project.broken_job()

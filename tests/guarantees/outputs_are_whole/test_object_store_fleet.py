@@ -76,7 +76,7 @@ READERS: list[Reader] = [
 
 
 @dataclass
-class Lake:
+class ObjectStoreFleet:
     """A fleet, and a warehouse of its own for each test."""
 
     uri: str
@@ -169,12 +169,12 @@ def lake(
     bucket: str,
     redis_server: RedisServer,
     tmp_path: Path,
-) -> Iterator[Lake]:
+) -> Iterator[ObjectStoreFleet]:
     coordinators, arms, store = fleet_of_s3
     with Client(
         Settings(redis_url=redis_server.url, warehouse=f"{bucket}/w"), redis_client=store
     ) as client:
-        yield Lake(f"{bucket}/w", tmp_path, arms, client, store, coordinators)
+        yield ObjectStoreFleet(f"{bucket}/w", tmp_path, arms, client, store, coordinators)
 
 
 @pytest.mark.claim(
@@ -183,7 +183,7 @@ def lake(
 @pytest.mark.variant
 @pytest.mark.parametrize("point", [Point.BEFORE_ENTRY, Point.AFTER_ENTRY])
 def test_an_aborted_publish_is_either_published_or_aborted_never_both(
-    lake: Lake, point: Point
+    lake: ObjectStoreFleet, point: Point
 ) -> None:
     # Given: something is published, and the publisher of the next job stands still at its slot
     (lake.home / "gate").touch()
@@ -219,7 +219,7 @@ def test_an_aborted_publish_is_either_published_or_aborted_never_both(
     "A warehouse on S3 can be read, written, published to and vacuumed like one on a disk."
 )
 @pytest.mark.variant
-def test_a_retry_reuses_work_on_s3_and_the_sweep_keeps_needed_files(lake: Lake) -> None:
+def test_a_retry_reuses_work_on_s3_and_the_sweep_keeps_needed_files(lake: ObjectStoreFleet) -> None:
     # Given: a job of which the first group succeeded, and the second failed after it had staged
     # rows
     failed = lake.submit(7)

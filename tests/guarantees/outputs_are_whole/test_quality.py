@@ -25,7 +25,7 @@ RULES = {"has_distance": "distance > 0", "known_carrier": "carrier is not null"}
 STEPS = "tests.support.steps.frame_steps.quality"
 
 
-class Fleet:
+class QualityFleet:
     """Jobs of plain Python, and a warehouse of a test's own."""
 
     def __init__(self, redis_url: str, warehouse: str) -> None:
@@ -73,15 +73,17 @@ def running(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def whole(running: str, tmp_path: Path) -> Fleet:
-    return Fleet(running, str(tmp_path / "warehouse"))
+def whole(running: str, tmp_path: Path) -> QualityFleet:
+    return QualityFleet(running, str(tmp_path / "warehouse"))
 
 
 @pytest.mark.claim(
     "An output that breaks its rules fails the job, and none of its outputs are published."
 )
 @pytest.mark.parametrize("caught", [False, True])
-def test_one_output_beyond_its_limit_prevents_the_whole_publish(whole: Fleet, caught: bool) -> None:
+def test_one_output_beyond_its_limit_prevents_the_whole_publish(
+    whole: QualityFleet, caught: bool
+) -> None:
     def run(bad: int) -> JobInfo:
         quality = {"quality": {"rules": RULES, "max_rejected_ratio": 0.01}}
         outputs = dict.fromkeys(("first", "middle", "last"), quality)
@@ -108,7 +110,7 @@ def test_one_output_beyond_its_limit_prevents_the_whole_publish(whole: Fleet, ca
 
 
 @pytest.mark.variant
-def test_show_counts_good_rows_and_rejected_rows_by_rule(whole: Fleet) -> None:
+def test_show_counts_good_rows_and_rejected_rows_by_rule(whole: QualityFleet) -> None:
     rules = {"quality": {"rules": {**RULES, "any": "true"}, "max_rejected_ratio": 0.1}}
     groups = [
         {
@@ -133,7 +135,9 @@ def test_show_counts_good_rows_and_rejected_rows_by_rule(whole: Fleet) -> None:
 
 
 @pytest.mark.variant
-def test_the_rejected_ratio_is_counted_per_fork_member_and_over_all_members(whole: Fleet) -> None:
+def test_the_rejected_ratio_is_counted_per_fork_member_and_over_all_members(
+    whole: QualityFleet,
+) -> None:
     def run(bad: list[int], least: int) -> JobInfo:
         steps = [{"python": f"{STEPS}:flights", "output": "flights"}]
         quality = {"rules": RULES, "max_rejected_ratio": 0.05}
@@ -154,7 +158,7 @@ def test_the_rejected_ratio_is_counted_per_fork_member_and_over_all_members(whol
 
 
 @pytest.mark.variant
-def test_expectations_apply_when_columns_change(whole: Fleet) -> None:
+def test_expectations_apply_when_columns_change(whole: QualityFleet) -> None:
     def code(view: JobInfo) -> str:
         reasons = (view.reason, view.groups[0].members[0].reason)
         return next((one.code for one in reversed(reasons) if one is not None), "")

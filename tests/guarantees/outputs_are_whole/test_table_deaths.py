@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
-from tests.guarantees.nothing_is_forgotten.test_process_deaths import SOON, Case, Place
+from tests.guarantees.nothing_is_forgotten.test_process_deaths import SOON, KilledFleet, KilledJob
 from tests.support import fleet
 from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Effect, arming, order
 from tests.support.looks import Looks, readers
@@ -57,7 +57,7 @@ class Reader:
     ended: float = 0.0  # when it had first seen the job FINISHED
     wrong: list[str] = field(default_factory=list)
 
-    def poll(self, place: Place, job: str) -> None:
+    def poll(self, place: KilledFleet, job: str) -> None:
         """Look for the newest version, and read all of it: at once if it is a new one, else every
         tenth time.
         """
@@ -78,7 +78,7 @@ class Reader:
 
 
 @dataclass
-class TableCase(Case):
+class TableCase(KilledJob):
     uri: str = ""
     tables: dict[str, Reader] = field(default_factory=dict)
 
@@ -88,7 +88,7 @@ class TableCase(Case):
 
 
 def case_of(
-    place: Place, base: str, storage_options: dict[str, str], catalog: Catalog, point: Point
+    place: KilledFleet, base: str, storage_options: dict[str, str], catalog: Catalog, point: Point
 ) -> TableCase:
     """Make the tables, submit a job that writes them, and order the death."""
     place.coordinators.kill()  # one that lives could pass the point before it is armed
@@ -117,7 +117,7 @@ def case_of(
     return made
 
 
-def play(place: Place, case: TableCase) -> None:
+def play(place: KilledFleet, case: TableCase) -> None:
     """Until the job has ended and each reader has seen that."""
     tables = case.tables.values()
     with readers([partial(table.poll, place, case.job) for table in tables]):
@@ -129,7 +129,7 @@ def play(place: Place, case: TableCase) -> None:
 @pytest.fixture(scope="module", params=["on local disk", "on S3"])
 def deaths(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Place, dict[Point, TableCase]]]:
+) -> Iterator[tuple[KilledFleet, dict[Point, TableCase]]]:
     home = tmp_path_factory.mktemp("tables")
     (home / "arms").mkdir()
     base, storage_options = str(home / "tables"), dict[str, str]()
@@ -156,7 +156,7 @@ def deaths(
         ):
             for name, value in storage_options.items():
                 patch.setenv(name, value)
-            place = Place(server, worker, coordinators, home, environ)
+            place = KilledFleet(server, worker, coordinators, home, environ)
             cases: dict[Point, TableCase] = {}
             for point in POINTS:  # one at a time, so that each is read often
                 cases[point] = case_of(place, base, delta_options, catalog, point)
@@ -185,7 +185,7 @@ def iceberg_storage(storage_options: dict[str, str]) -> dict[str, str]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_process_killed_anywhere_leaves_each_table_at_a_whole_commit(
-    deaths: tuple[Place, dict[Point, TableCase]], point: Point
+    deaths: tuple[KilledFleet, dict[Point, TableCase]], point: Point
 ) -> None:
     place, cases = deaths
     case = cases[point]

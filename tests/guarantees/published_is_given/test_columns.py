@@ -37,7 +37,7 @@ STEPS = "tests.support.steps.frame_steps.columns"
 Columns = dict[str, list[Any]]
 
 
-class Fleet:
+class ColumnFleet:
     """Jobs of plain Python, and a warehouse of a test's own."""
 
     def __init__(self, redis_url: str, warehouse: str) -> None:
@@ -96,8 +96,8 @@ def running(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def given(running: str, tmp_path: Path) -> Fleet:
-    return Fleet(running, str(tmp_path / "warehouse"))
+def given(running: str, tmp_path: Path) -> ColumnFleet:
+    return ColumnFleet(running, str(tmp_path / "warehouse"))
 
 
 def refusal(view: JobInfo) -> tuple[str, str]:
@@ -110,7 +110,9 @@ def refusal(view: JobInfo) -> tuple[str, str]:
 
 
 @pytest.mark.variant
-def test_untyped_columns_of_a_fork_member_take_the_types_of_other_members(given: Fleet) -> None:
+def test_untyped_columns_of_a_fork_member_take_the_types_of_other_members(
+    given: ColumnFleet,
+) -> None:
     sums = {
         "python": f"{STEPS}:total",
         "output": "sums",
@@ -141,7 +143,7 @@ def test_untyped_columns_of_a_fork_member_take_the_types_of_other_members(given:
     ids=str,
 )
 def test_a_null_column_stays_untyped_until_its_first_value_sets_the_type(
-    given: Fleet, output: dict[str, Any]
+    given: ColumnFleet, output: dict[str, Any]
 ) -> None:
     keeps = output.get("mode", "replace") != "replace"
     seen: list[tuple[Any, ...]] = []
@@ -163,7 +165,7 @@ def test_a_null_column_stays_untyped_until_its_first_value_sets_the_type(
 @pytest.mark.claim(
     "Columns that do not fit the published columns fail the attempt that wrote them."
 )
-def test_columns_that_differ_from_the_published_ones_fail_the_attempt(given: Fleet) -> None:
+def test_columns_that_differ_from_the_published_ones_fail_the_attempt(given: ColumnFleet) -> None:
     given.night(
         {"id": [1], "to": [{"city": "x", "geo": {"lat": 1.5}}]}, {"mode": "append"}, library="arrow"
     )
@@ -177,7 +179,7 @@ def test_columns_that_differ_from_the_published_ones_fail_the_attempt(given: Fle
 
 
 def test_declared_columns_cast_all_members_to_one_type_or_are_refused(
-    given: Fleet,
+    given: ColumnFleet,
 ) -> None:
     members: dict[str, Columns] = {
         "empty": {},
@@ -206,7 +208,7 @@ def test_declared_columns_cast_all_members_to_one_type_or_are_refused(
 
 @pytest.mark.parametrize("known", ["declared", "published", ""])
 def test_a_fork_without_members_is_read_as_zero_rows_with_known_columns(
-    given: Fleet, known: str
+    given: ColumnFleet, known: str
 ) -> None:
     def run(values: list[Any]) -> JobInfo:
         values_of = {"columns": {"customer id": values}, "library": "arrow"}
@@ -248,7 +250,7 @@ def test_a_fork_without_members_is_read_as_zero_rows_with_known_columns(
 # -- what a runner knows, without a fleet ----------------------------------------------------------
 
 
-class Log:
+class PublishedFrames:
     """A warehouse to which frames are published, and attempts that write beside them."""
 
     def __init__(self, root: Path) -> None:
@@ -285,7 +287,7 @@ APPEND = OutputSpec(mode="append")
     "Columns that do not fit the published columns fail the attempt that wrote them."
 )
 def test_columns_published_since_the_submit_are_accepted(tmp_path: Path) -> None:
-    log = Log(tmp_path)
+    log = PublishedFrames(tmp_path)
     log.publish(pa.table({"id": [1]}), APPEND)
     log.publish(pa.table({"id": ["a"]}), OutputSpec())
 
@@ -302,7 +304,7 @@ def test_columns_published_since_the_submit_are_accepted(tmp_path: Path) -> None
 
 def test_all_null_columns_stay_untyped_only_in_a_replacing_fork_member(tmp_path: Path) -> None:
     """Another member may give a column another type than the published one."""
-    log = Log(tmp_path)
+    log = PublishedFrames(tmp_path)
     tags = pa.array([["a"]])
     log.publish(
         pa.table({"id": [1], "x": [2], "tags": tags, "s": [{"a": 1, "b": "t"}]}), OutputSpec()
@@ -328,7 +330,7 @@ def test_all_null_columns_stay_untyped_only_in_a_replacing_fork_member(tmp_path:
 
 
 def test_a_step_that_catches_the_refusal_does_not_publish_the_rest(tmp_path: Path) -> None:
-    log = Log(tmp_path)
+    log = PublishedFrames(tmp_path)
     log.publish(pa.table({"id": [1]}), APPEND)
     work = log.attempt(1, APPEND)
     with pytest.raises(SchemaMismatch):
@@ -341,7 +343,7 @@ def test_a_dataset_with_an_untyped_column_is_read_with_one_schema(tmp_path: Path
     """Also by ``ctx.published``: the columns are those of the schema, in its order, whatever a file
     holds.
     """
-    log = Log(tmp_path)
+    log = PublishedFrames(tmp_path)
     for x in (pa.nulls(1), pa.array(["a"]), pa.nulls(1)):
         log.publish(pa.table({"x": x, "id": [1]}), APPEND)
     (part,) = PublishedDatasets(log.warehouse, 3).read("out").parts

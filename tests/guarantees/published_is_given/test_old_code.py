@@ -29,7 +29,7 @@ def price(spark, ctx, base=1{more}):
 """
 
 
-class Shop:
+class PackageProject:
     """A project with a package of steps, a module that stands beside it, and a worker that runs its
     steps.
     """
@@ -90,12 +90,12 @@ class Shop:
 
 
 @pytest.fixture
-def shop(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Shop:
-    return Shop(client, redis_server.url, tmp_path)
+def shop(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> PackageProject:
+    return PackageProject(client, redis_server.url, tmp_path)
 
 
 @pytest.mark.claim("No step runs older code than the files on disk.")
-def test_changed_code_is_reimported_before_work_is_taken(shop: Shop) -> None:
+def test_changed_code_is_reimported_before_work_is_taken(shop: PackageProject) -> None:
     with shop.worker() as worker:
         first, same = shop.runs(), shop.runs()
         assert first["price"] == 1
@@ -115,7 +115,7 @@ def test_changed_code_is_reimported_before_work_is_taken(shop: Shop) -> None:
 @pytest.mark.claim("No step runs older code than the files on disk.")
 @pytest.mark.variant
 def test_a_runner_with_outdated_code_does_not_take_the_next_offer_with_its_outcome(
-    shop: Shop,
+    shop: PackageProject,
 ) -> None:
     with shop.worker() as worker:
         changes = f"open({str(shop.deploy('base'))!r}, 'a').write('# more\\n') and base"
@@ -130,7 +130,7 @@ def test_a_runner_with_outdated_code_does_not_take_the_next_offer_with_its_outco
 
 @pytest.mark.claim("No step runs older code than the files on disk.")
 @pytest.mark.variant
-def test_changed_code_that_was_loaded_before_the_fork_is_reimported(shop: Shop) -> None:
+def test_changed_code_that_was_loaded_before_the_fork_is_reimported(shop: PackageProject) -> None:
     """Each runner is forked with the modules of the main process of its worker."""
     with shop.worker(arguments=["--include", "shop.steps"]):
         assert shop.runs(base=3)["price"] == 3
@@ -141,7 +141,7 @@ def test_changed_code_that_was_loaded_before_the_fork_is_reimported(shop: Shop) 
 
 
 @pytest.mark.variant
-def test_a_constantly_changing_file_does_not_block_work(shop: Shop) -> None:
+def test_a_constantly_changing_file_does_not_block_work(shop: PackageProject) -> None:
     with shop.worker():
         path = shop.deploy("base")
         pids = set()
@@ -151,7 +151,7 @@ def test_a_constantly_changing_file_does_not_block_work(shop: Shop) -> None:
         assert len(pids) >= 2
 
 
-def test_code_that_failed_to_import_is_read_again(shop: Shop) -> None:
+def test_code_that_failed_to_import_is_read_again(shop: PackageProject) -> None:
     """Its digest stood for the code that ran after the next deploy: in `unstuck fleet`, and in the
     marker.
     """
@@ -177,7 +177,9 @@ def test_code_that_failed_to_import_is_read_again(shop: Shop) -> None:
 
 
 @pytest.mark.variant
-def test_a_moved_module_is_imported_from_its_new_place(shop: Shop, tmp_path: Path) -> None:
+def test_a_moved_module_is_imported_from_its_new_place(
+    shop: PackageProject, tmp_path: Path
+) -> None:
     with shop.worker():
         first = shop.runs(base=2)
         (tmp_path / "shop" / "steps.py").rename(tmp_path / "away.py")

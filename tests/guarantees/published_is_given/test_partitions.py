@@ -20,7 +20,7 @@ BY_DAY = {"mode": "partition_overwrite", "partition_by": ["day"], "partitions": 
 SECOND, FOURTH = "2013-01-02", "2013-01-04"
 
 
-class Days(test_quality.Fleet):
+class Days(test_quality.QualityFleet):
     """Loads of flights by day."""
 
     redis_url: str

@@ -29,7 +29,7 @@ NO_SPARK = RunsOn("0.1.0", "3.11.7", "none")
 SPARK = {"spark": True, "queue": "light", "steps": NOOP}
 
 
-class Runner:
+class VersionedRunner:
     """A runner of queue ``light`` on these versions."""
 
     def __init__(self, coordinator: Coordinator, on: RunsOn, name: str) -> None:
@@ -70,7 +70,7 @@ def fork(coordinator: Coordinator, *, name: str = "job", members: int = 3, **spe
 def test_a_job_runs_only_on_the_spark_version_of_its_first_claim(
     coordinator: Coordinator,
 ) -> None:
-    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
     job = fork(coordinator)
     assert new.took() == "f[0]"
     assert [old.took() for _ in range(3)] == [None] * 3
@@ -81,8 +81,11 @@ def test_a_job_runs_only_on_the_spark_version_of_its_first_claim(
 def test_a_job_keeps_its_python_version_even_without_spark(
     coordinator: Coordinator,
 ) -> None:
-    new, other = Runner(coordinator, NEW, "new"), Runner(coordinator, OTHER_PYTHON, "other")
-    old = Runner(coordinator, OLD, "old")
+    new, other = (
+        VersionedRunner(coordinator, NEW, "new"),
+        VersionedRunner(coordinator, OTHER_PYTHON, "other"),
+    )
+    old = VersionedRunner(coordinator, OLD, "old")
     job = coordinator.submit(group("a"), group("b"), {**group("c"), **SPARK})
     coordinator.read()
     assert new.took() == "a"
@@ -97,7 +100,7 @@ def test_offers_that_a_runner_may_not_take_do_not_block_other_jobs(
     coordinator: Coordinator,
 ) -> None:
     """However many they are: each is moved away once."""
-    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
     wide = fork(coordinator, name="wide", members=60)
     assert new.took() == "f[0]"
     other = fork(coordinator, name="other", members=1)
@@ -119,7 +122,7 @@ def test_offers_of_a_pool_wait_for_a_slot_after_runners_of_other_versions_skippe
     coordinator: Coordinator,
 ) -> None:
     """None of them is dropped, to be found missing later, because the slot was taken."""
-    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
     job = coordinator.submit({**group("f"), **SPARK, "pool": "p", "for_each": {"n": [0, 1, 2]}})
     coordinator.read()
     assert new.took() == "f[0]"
@@ -139,7 +142,7 @@ def test_offers_of_a_pool_wait_for_a_slot_after_runners_of_other_versions_skippe
 
 def test_two_runners_with_simultaneous_claims_use_one_version(coordinator: Coordinator) -> None:
     """Before any commit has seen the first claim."""
-    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
     fork(coordinator)
     assert new.take() is not None
     assert old.take() is None
@@ -165,7 +168,7 @@ def rolled_back(coordinator: Coordinator, job: str) -> Callable[[], None]:
 def test_a_renewal_after_a_rollback_binds_the_job_to_its_versions_again(
     coordinator: Coordinator,
 ) -> None:
-    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
     job = fork(coordinator)
     forget = rolled_back(coordinator, job)
     claim = new.take()
@@ -183,7 +186,7 @@ def test_a_renewal_after_a_rollback_binds_the_job_to_its_versions_again(
 def test_a_rolled_back_attempt_is_stale_if_other_versions_have_started_its_job(
     coordinator: Coordinator,
 ) -> None:
-    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
     job = fork(coordinator)
     forget = rolled_back(coordinator, job)
     assert (lost := new.take()) is not None
@@ -202,7 +205,7 @@ def test_a_rolled_back_attempt_is_stale_if_other_versions_have_started_its_job(
 def test_runners_of_all_versions_take_a_mixed_job_after_a_rollback(
     coordinator: Coordinator,
 ) -> None:
-    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
     job = fork(coordinator, mixed=True)
     forget = rolled_back(coordinator, job)
     assert (claim := new.take()) is not None
@@ -214,13 +217,13 @@ def test_runners_of_all_versions_take_a_mixed_job_after_a_rollback(
 
 @pytest.mark.claim("A job runs on one version of Spark and Python, unless its spec allows several.")
 def test_runners_of_all_versions_take_a_mixed_job(coordinator: Coordinator) -> None:
-    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    old, new = VersionedRunner(coordinator, OLD, "old"), VersionedRunner(coordinator, NEW, "new")
     job = fork(coordinator, mixed=True)
     assert [new.took(), old.took(), new.took()] == ["f[0]", "f[1]", "f[2]"]
     assert coordinator.status(job) is Status.FINISHED
 
 
-def woken(coordinator: Coordinator, *idle: Runner) -> int:
+def woken(coordinator: Coordinator, *idle: VersionedRunner) -> int:
     """How many wake-ups a sweep sends, where these runners are idle."""
     coordinator.wake_ups.clear()
     coordinator.redis.delete(coordinator.keys.queue("light"))
@@ -234,13 +237,13 @@ def woken(coordinator: Coordinator, *idle: Runner) -> int:
 def test_a_fleet_upgraded_during_a_job_is_explained_and_alter_continues_the_job(
     coordinator: Coordinator,
 ) -> None:
-    old = Runner(coordinator, OLD, "old")
+    old = VersionedRunner(coordinator, OLD, "old")
     job = fork(coordinator)
     assert old.took() == "f[0]"
     coordinator.redis.delete(
         coordinator.keys.processes
     )  # the old worker is stopped, and a new one started
-    new = Runner(coordinator, NEW, "new")
+    new = VersionedRunner(coordinator, NEW, "new")
     assert new.took() is None
     why = {one.subject: one for one in coordinator.client.explain(job)}["f[1]"]
     assert "the job began on Spark 3.5, Python 3.11 and keeps to it" in why.what
@@ -251,7 +254,7 @@ def test_a_fleet_upgraded_during_a_job_is_explained_and_alter_continues_the_job(
     woken(coordinator, new)
     assert new.took() is None
     assert woken(coordinator, new) == 0, "no runner is woken for what it may not take"
-    again = Runner(coordinator, OLD, "again")
+    again = VersionedRunner(coordinator, OLD, "again")
     assert woken(coordinator, new, again) > 0, "and one that may is woken"
     coordinator.redis.hdel(coordinator.keys.processes, "again")
 
@@ -268,8 +271,8 @@ def test_a_fleet_upgraded_during_a_job_is_explained_and_alter_continues_the_job(
 def test_why_names_runners_with_other_versions(
     coordinator: Coordinator,
 ) -> None:
-    new = Runner(coordinator, NEW, "new")
-    Runner(coordinator, OLD, "old")
+    new = VersionedRunner(coordinator, NEW, "new")
+    VersionedRunner(coordinator, OLD, "old")
     job = fork(coordinator)
     assert new.took() == "f[0]"
     (why,) = [one for one in coordinator.client.explain(job) if one.subject == "f[1]"]
@@ -282,7 +285,7 @@ def test_a_runner_without_spark_takes_only_groups_without_spark(
     coordinator: Coordinator, mixed: bool
 ) -> None:
     """It took them, and the job FAILED: three workers in a row seemed to be lost under it."""
-    none = Runner(coordinator, NO_SPARK, "none")
+    none = VersionedRunner(coordinator, NO_SPARK, "none")
     job = fork(coordinator, mixed=mixed)
     other = coordinator.submit({**group("plain"), "queue": "light"}, name="other", mixed=mixed)
     coordinator.read()
@@ -299,7 +302,7 @@ def test_a_runner_without_spark_takes_only_groups_without_spark(
     )
     assert why.help[0] == "celery -A unstuck.tasks worker -Q light"
 
-    new = Runner(coordinator, NEW, "new")
+    new = VersionedRunner(coordinator, NEW, "new")
     assert woken(coordinator, none, new) > 0
     assert new.took() == "f[0]"
     assert none.took() is None
@@ -310,8 +313,11 @@ def test_a_runner_without_spark_takes_only_groups_without_spark(
 def test_a_job_started_on_a_runner_without_spark_continues_with_any_spark(
     coordinator: Coordinator,
 ) -> None:
-    none, new = Runner(coordinator, NO_SPARK, "none"), Runner(coordinator, NEW, "new")
-    other = Runner(coordinator, OTHER_PYTHON, "other")
+    none, new = (
+        VersionedRunner(coordinator, NO_SPARK, "none"),
+        VersionedRunner(coordinator, NEW, "new"),
+    )
+    other = VersionedRunner(coordinator, OTHER_PYTHON, "other")
     job = coordinator.submit(group("a"), {**group("b"), **SPARK})
     coordinator.read()
     assert [none.took(), none.took(), other.took(), new.took()] == ["a", None, None, "b"]
@@ -320,7 +326,7 @@ def test_a_job_started_on_a_runner_without_spark_continues_with_any_spark(
 
 def test_the_recorded_versions_are_removed_with_the_job(coordinator: Coordinator) -> None:
     job = fork(coordinator, members=1)
-    assert Runner(coordinator, NEW, "new").took() == "f[0]"
+    assert VersionedRunner(coordinator, NEW, "new").took() == "f[0]"
     assert coordinator.queries.versions(job) == {"python": "3.11", "spark": "4.3"}
     assert coordinator.redis.ttl(coordinator.keys.of(job).versions) > 0
 

@@ -103,16 +103,16 @@ def test_the_package_exists_before_the_job_finishes_and_a_dead_publisher_is_repl
 ) -> None:
     """The coordinator dies in the middle of publishing."""
 
-    class Killed(BaseException):
+    class PublisherKilled(BaseException):
         pass
 
     def die() -> None:
-        raise Killed
+        raise PublisherKilled
 
     coordinator = make_coordinator()
     job = to_publish(coordinator)
     coordinator.warehouses.before_publish = die
-    with pytest.raises(Killed):
+    with pytest.raises(PublisherKilled):
         coordinator.read()
     view = coordinator.show(job)
     assert (view.status, view.phase) == (Status.RUNNING, "publishing")

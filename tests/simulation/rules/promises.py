@@ -38,7 +38,7 @@ from tests.simulation.rules.pools import over_full
 from tests.simulation.rules.said import Said, unheard
 from tests.simulation.rules.user import word
 from tests.simulation.rules.user.adopted import Adopted
-from tests.simulation.rules.user.asked import RERUN, Asked, asked_for
+from tests.simulation.rules.user.asked import RERUN, GroupRequestRules, asked_for
 from tests.simulation.stage.stage import Stage
 from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
@@ -87,7 +87,11 @@ class Promises:
         )
         self._events: set[tuple[str, str, int, str]] = set()
         self._nonces: dict[tuple[str, str, str], str] = {}  # and the commit that each came with
-        self._budgets, self._asked, self._clocks = Budgets(core), Asked(core, depot), Clocks()
+        self._budgets, self._asked, self._clocks = (
+            Budgets(core),
+            GroupRequestRules(core, depot),
+            Clocks(),
+        )
         self._locks = Locks(core)
         self.lateness = lateness(self._clocks, self._locks)
         self._packages = Packages(depot)

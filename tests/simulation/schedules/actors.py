@@ -282,7 +282,7 @@ class SubmitterAtHand:
         )
 
 
-class Office:
+class ScheduleOffice:
     """One coordinator process, as far as schedules concern it. It is always restarted."""
 
     def __init__(
@@ -371,7 +371,7 @@ class PersonsSubmitter(SubmitterAtHand):
         """A store of a history is durable, until it is rolled back."""
 
 
-class Person:
+class ScheduleUser:
     """Gives commands, and asks again until there is an answer."""
 
     class _Connection(Connection):

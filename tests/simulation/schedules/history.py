@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from tests.simulation.actors.warehouse import Depot
 from tests.simulation.rules.broken import Broken
-from tests.simulation.schedules.actors import Landing, Office, Person, Unfit, fleet
+from tests.simulation.schedules.actors import Landing, ScheduleOffice, ScheduleUser, Unfit, fleet
 from tests.simulation.schedules.rules import Rules
 from tests.simulation.schedules.store import ModelSchedules
 from tests.simulation.schedules.told import AGAIN, rules_of
@@ -83,7 +83,7 @@ def _play(
     core.watching = rules
     beats = dice.choice((0, 1, 2))
     for n in range(dice.randint(1, 2)):
-        Office(
+        ScheduleOffice(
             stage, trouble, core, depot, landing, unfit, TERMS, f"coordinator{n}", beaten=n < beats
         )
     calm: list[bool] = []
@@ -96,7 +96,7 @@ def _play(
     ahead = random.Random(f"ahead {seed}")
     if ahead.random() < 0.15:
         faults = replace(faults, faults=_day_ahead(ahead, faults, wishes, names, ends - stage.now))
-    person = Person(stage, trouble, core, depot, unfit, TERMS)
+    person = ScheduleUser(stage, trouble, core, depot, unfit, TERMS)
     for number, (name, *wish) in enumerate(wishes.all, 1):
         if (part.jobs is None or names.index(name) + 1 in part.jobs) and (
             part.requests is None or number in part.requests

@@ -40,7 +40,7 @@ class StoredSchedule:
         return ScheduleRecord.from_json(self.record, self.commit, self.spec)
 
 
-class Watching(Protocol):
+class ScheduleWatching(Protocol):
     """Who is told of every write: the rules."""
 
     def committed(
@@ -70,7 +70,7 @@ class ModelSchedules:
         self.alive_at = 0.0
         self.skew = 0.0
         self.jumped = False
-        self.watching: Watching | None = None
+        self.watching: ScheduleWatching | None = None
 
     @property
     def now(self) -> float:

@@ -35,7 +35,7 @@ from unstuck.tasks.protocol.token import Offer, Token
 T = TypeVar("T")
 
 
-class _Stream:
+class _ImmediateStream:
     """A stream whose every report is handed over at once, by the test."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class FaultFree:
         **group: Any,
     ) -> None:
         self.now = 1000.0
-        self.stream, self.dispatcher = _Stream(), dispatcher or WakeUps()
+        self.stream, self.dispatcher = _ImmediateStream(), dispatcher or WakeUps()
         self.core = ModelStore(lambda: self.now, self.stream, lock_term=2.5, lease_ttl=15.0)
         words = count()
         idle = [

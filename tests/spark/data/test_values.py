@@ -266,7 +266,7 @@ KEPT = {
 
 
 @dataclass
-class Place:
+class ValueWarehouse:
     """A warehouse, the session of an attempt, and what was written and read there."""
 
     files: Files
@@ -357,24 +357,26 @@ def in_arrow(frame: Any) -> pa.Table:
     )
 
 
-def spark_group(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
+def spark_group(place: ValueWarehouse, staged: Staged, columns: list[str]) -> pa.Table:
     return in_arrow(place.work(place.session, **staged).read(*staged).select(columns or "*"))
 
 
-def light_group(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
+def light_group(place: ValueWarehouse, staged: Staged, columns: list[str]) -> pa.Table:
     table = place.work(None, **staged).read(*staged)
     return table.select(columns) if columns else table
 
 
-def published_in_spark(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
+def published_in_spark(place: ValueWarehouse, staged: Staged, columns: list[str]) -> pa.Table:
     return in_arrow(published(place.session, place.root, *staged).select(columns or "*"))
 
 
-def published_files_in_arrow(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
+def published_files_in_arrow(place: ValueWarehouse, staged: Staged, columns: list[str]) -> pa.Table:
     return pq.read_table(published_files(place.root, *staged), columns=columns or None)
 
 
-def published_files_in_pandas(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
+def published_files_in_pandas(
+    place: ValueWarehouse, staged: Staged, columns: list[str]
+) -> pa.Table:
     paths = published_files(place.root, *staged)
     frame = pd.concat(
         pd.read_parquet(path, columns=columns or None, dtype_backend="pyarrow") for path in paths
@@ -382,16 +384,20 @@ def published_files_in_pandas(place: Place, staged: Staged, columns: list[str]) 
     return pa.Table.from_pandas(frame, preserve_index=False)
 
 
-def published_files_in_duckdb(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
+def published_files_in_duckdb(
+    place: ValueWarehouse, staged: Staged, columns: list[str]
+) -> pa.Table:
     names = ", ".join(f'"{name}"' for name in columns) or "*"
     return duckdb.read_parquet(published_files(place.root, *staged)).select(names).to_arrow_table()
 
 
-def published_files_in_polars(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
+def published_files_in_polars(
+    place: ValueWarehouse, staged: Staged, columns: list[str]
+) -> pa.Table:
     return pl.read_parquet(published_files(place.root, *staged), columns=columns or None).to_arrow()
 
 
-READERS: dict[str, Callable[[Place, Staged, list[str]], pa.Table]] = {
+READERS: dict[str, Callable[[ValueWarehouse, Staged, list[str]], pa.Table]] = {
     "spark_group": spark_group,
     "light_group": light_group,
     "published": published_in_spark,
@@ -403,13 +409,13 @@ READERS: dict[str, Callable[[Place, Staged, list[str]], pa.Table]] = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValueWarehouse]:
     root = tmp_path_factory.mktemp("warehouse")
     Warehouse(str(root)).ensure_id()
     driver = Driver(Settings(spark_master="local[2]", spark_conf={"spark.ui.enabled": "false"}))
     with driver.attempt("values", CONF) as session:
         session.conf.set("spark.sql.session.timeZone", "America/New_York")  # as a step may
-        place = Place(Files(str(root)), session)
+        place = ValueWarehouse(Files(str(root)), session)
         assert place.staged
         yield place
     driver.stop()
@@ -443,7 +449,7 @@ CELLS = [
 
 @pytest.mark.parametrize(("writer", "column", "reader"), CELLS)
 def test_every_reader_finds_the_written_values(
-    place: Place, writer: str, column: str, reader: str
+    place: ValueWarehouse, writer: str, column: str, reader: str
 ) -> None:
     if not is_known(writer, column):
         pytest.skip(f"this PySpark has no column such as {column}")
@@ -451,7 +457,9 @@ def test_every_reader_finds_the_written_values(
 
 
 @pytest.mark.parametrize("writer", ["arrow", "pandas"])
-def test_rules_in_a_spark_group_change_no_type_and_no_value(place: Place, writer: str) -> None:
+def test_rules_in_a_spark_group_change_no_type_and_no_value(
+    place: ValueWarehouse, writer: str
+) -> None:
     """Also where the session has another time zone, as here.
 
     The rules of such a frame are evaluated by Spark.
@@ -482,7 +490,7 @@ def test_rules_in_a_spark_group_change_no_type_and_no_value(place: Place, writer
 
 
 def test_an_all_null_part_of_a_dataset_keeps_the_values_of_other_parts(
-    place: Place,
+    place: ValueWarehouse,
 ) -> None:
     parts = [
         place.write(f"part{n}", pa.table({"v": pa.array([v])}))
@@ -504,7 +512,7 @@ def test_an_all_null_part_of_a_dataset_keeps_the_values_of_other_parts(
     ["1L", "0.5D", "date'2013-01-01'", "true", "'text'", "array(1)", "named_struct('n', 1)"],
 )
 def test_an_untyped_column_is_compatible_with_any_type_in_other_parts(
-    place: Place, typed: str
+    place: ValueWarehouse, typed: str
 ) -> None:
     """As of a fork over months, one of which has no data: ``SELECT NULL AS v``."""
     texts = [f"select {typed} as v, 1 as n", "select null as v, 2 as n"]
@@ -529,7 +537,7 @@ NAMES = ["a.b", "a b,;{}()\n\t=`\"'", "Ünï", "select", "void", "a/b:c%20", "_"
 
 
 @pytest.mark.parametrize("writer", KEPT)
-def test_every_reader_finds_the_given_column_names(place: Place, writer: str) -> None:
+def test_every_reader_finds_the_given_column_names(place: ValueWarehouse, writer: str) -> None:
     frame: Any = pa.table({name: [n] for n, name in enumerate(NAMES)})
     if writer == "pandas":
         frame = frame.to_pandas()
@@ -651,7 +659,7 @@ REFUSED_IN_SPARK: dict[str, tuple[str, str]] = {
 REFUSED = {"arrow": REFUSED_IN_ARROW, "pandas": REFUSED_IN_PANDAS, "spark": REFUSED_IN_SPARK}
 
 
-def refusal(place: Place, frame: Any) -> str:
+def refusal(place: ValueWarehouse, frame: Any) -> str:
     """The sentence with which ``frame`` is refused, for good and before anything of it is
     written.
     """
@@ -674,7 +682,7 @@ def refusal(place: Place, frame: Any) -> str:
     ],
 )
 def test_ambiguous_names_are_refused(
-    place: Place, writer: str, names: list[str], says: str
+    place: ValueWarehouse, writer: str, names: list[str], says: str
 ) -> None:
     if writer == "spark":
         frame = place.session.range(1).select(*(lit(n).alias(name) for n, name in enumerate(names)))
@@ -688,7 +696,7 @@ def test_ambiguous_names_are_refused(
 @pytest.mark.parametrize("fields", [["n", "n"], ["n", "N"]])
 @pytest.mark.parametrize("writer", ["arrow", "spark"])
 def test_indistinguishable_names_in_a_struct_are_refused(
-    place: Place, writer: str, fields: list[str]
+    place: ValueWarehouse, writer: str, fields: list[str]
 ) -> None:
     if writer == "spark":
         frame = place.session.sql(
@@ -705,7 +713,7 @@ def test_indistinguishable_names_in_a_struct_are_refused(
     [(writer, name) for writer, columns in REFUSED.items() for name in columns],
 )
 def test_a_column_that_readers_would_interpret_differently_is_refused_by_name(
-    place: Place, writer: str, column: str
+    place: ValueWarehouse, writer: str, column: str
 ) -> None:
     value, says = REFUSED[writer][column]
     if not is_known(writer, column):

@@ -48,7 +48,7 @@ def read_back(spark, ctx):
 
 
 @dataclass
-class Lake:
+class S3Fleet:
     """A fleet of one worker and one coordinator on one S3 server."""
 
     server: S3Server
@@ -84,7 +84,7 @@ def lake(
     request: pytest.FixtureRequest,
     redis_server: RedisServer,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Lake]:
+) -> Iterator[S3Fleet]:
     conf = {
         "spark.driver.extraClassPath": class_path(),
         "spark.sql.shuffle.partitions": "2",
@@ -109,7 +109,7 @@ def lake(
             coordinator_processes(home, environ) as coordinators,
         ):
             coordinators.tend(1)
-            yield Lake(
+            yield S3Fleet(
                 server, Client(Settings(redis_url=redis_server.url, warehouse=uri)), uri, home
             )
     finally:
@@ -117,7 +117,7 @@ def lake(
         os.environ.update(old)
 
 
-def test_forks_joins_appends_and_overwritten_partitions_are_correct_on_s3(lake: Lake) -> None:
+def test_forks_joins_appends_and_overwritten_partitions_are_correct_on_s3(lake: S3Fleet) -> None:
     numbers = {"sql": "SELECT id AS n, id % 2 AS part FROM range(4)", "output": "numbers"}
     by_day = "SELECT :n AS n, CAST(:day AS date) AS day, concat('a b/', :n) AS place"
     spec = {
@@ -161,7 +161,7 @@ def test_forks_joins_appends_and_overwritten_partitions_are_correct_on_s3(lake: 
 
 
 def test_a_stream_of_objects_loads_each_object_once_and_rejects_rows_by_rule(
-    lake: Lake,
+    lake: S3Fleet,
 ) -> None:
     events = {
         "stream": f"{lake.uri.rpartition('/')[0]}/landing",
@@ -193,7 +193,7 @@ def test_a_stream_of_objects_loads_each_object_once_and_rejects_rows_by_rule(
     assert [row["id"] for row in lake.rows("events_in__rejected")] == [-1]
 
 
-def test_later_jobs_read_published_and_compacted_datasets(lake: Lake) -> None:
+def test_later_jobs_read_published_and_compacted_datasets(lake: S3Fleet) -> None:
     append = {
         "name": "small",
         "groups": [{"name": "g", "steps": [{"sql": "SELECT :n AS n", "output": "small"}]}],
@@ -217,13 +217,13 @@ def test_later_jobs_read_published_and_compacted_datasets(lake: Lake) -> None:
     assert len(Warehouse(lake.uri).files_of("small").files) == 1
 
 
-def test_22_tpch_queries_on_s3_match_duckdb(lake: Lake, tmp_path: Path) -> None:
+def test_22_tpch_queries_on_s3_match_duckdb(lake: S3Fleet, tmp_path: Path) -> None:
     lake.run(JobSpec.from_file(FOLDER / "tables.yaml", {"scale": 0.01}))
     lake.run(JobSpec.from_file(FOLDER / "queries.yaml", {"scale": 0.01}))
     assert not (wrong := answers(FOLDER, copied(lake, tmp_path), 0.01)), "\n".join(wrong)
 
 
-def copied(lake: Lake, folder: Path) -> Callable[[str], list[str]]:
+def copied(lake: S3Fleet, folder: Path) -> Callable[[str], list[str]]:
     """Finds the files of a dataset of ``lake`` as copies in ``folder``, which DuckDB reads without
     an extension.
     """

@@ -76,7 +76,7 @@ class Attempt:
         return self.stream.batch.frame
 
 
-class Loads:
+class CheckpointLoads:
     """Attempts that load the files of one folder."""
 
     def __init__(self, session: Any, home: Path) -> None:
@@ -134,12 +134,12 @@ class Loads:
 
 
 @pytest.fixture
-def loads(session: Any, tmp_path: Path) -> Loads:
-    return Loads(session, tmp_path)
+def loads(session: Any, tmp_path: Path) -> CheckpointLoads:
+    return CheckpointLoads(session, tmp_path)
 
 
 def test_query_state_continues_from_the_state_published_with_the_position(
-    loads: Loads,
+    loads: CheckpointLoads,
 ) -> None:
     loads.arrive(1, 1, 2)
     first = loads.load()
@@ -169,7 +169,7 @@ def test_query_state_continues_from_the_state_published_with_the_position(
 
 
 def test_without_arrivals_position_and_state_stay_and_empty_files_advance_both(
-    loads: Loads,
+    loads: CheckpointLoads,
 ) -> None:
     first = loads.load()
     assert (first.rows, first.checkpoint, first.nothing_new[:11]) == (0, None, "nothing new")
@@ -186,7 +186,7 @@ def test_without_arrivals_position_and_state_stay_and_empty_files_advance_both(
     assert loads.ids(loads.load(moved)) == [2]
 
 
-def test_duplicate_files_written_by_spark_are_read_once(loads: Loads) -> None:
+def test_duplicate_files_written_by_spark_are_read_once(loads: CheckpointLoads) -> None:
     """Each task writes into a folder of its own, and the one that answered first counts."""
     loads.arrive(1)
     attempt = loads.attempt()
@@ -207,7 +207,7 @@ def test_duplicate_files_written_by_spark_are_read_once(loads: Loads) -> None:
 
 @pytest.mark.parametrize("gone", ["*/part-00001.parquet", "_spark_metadata/0"])
 def test_rows_removed_before_spark_plans_its_batch_do_not_count_as_read(
-    loads: Loads, gone: str, monkeypatch: pytest.MonkeyPatch
+    loads: CheckpointLoads, gone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As while the warehouse is away: Spark passes over what it does not find, and counts it as
     read.
@@ -225,7 +225,7 @@ def test_rows_removed_before_spark_plans_its_batch_do_not_count_as_read(
     assert loads.ids(loads.load()) == [1, 2]
 
 
-def test_a_query_that_reads_its_stream_twice_continues(loads: Loads) -> None:
+def test_a_query_that_reads_its_stream_twice_continues(loads: CheckpointLoads) -> None:
     """Spark has one source for both places, and an offset for each."""
     before = None
     for number in (1, 2):
@@ -242,7 +242,7 @@ def test_a_query_that_reads_its_stream_twice_continues(loads: Loads) -> None:
         before = made.checkpoint
 
 
-def test_a_group_can_write_only_one_output_from_a_stream_with_state(loads: Loads) -> None:
+def test_a_group_can_write_only_one_output_from_a_stream_with_state(loads: CheckpointLoads) -> None:
     loads.arrive(1)
     attempt = loads.attempt()
     frame = attempt.arrived()
@@ -261,7 +261,7 @@ def test_a_group_can_write_only_one_output_from_a_stream_with_state(loads: Loads
 
 
 def test_a_checkpoint_without_its_commit_is_refused_and_the_next_attempt_stages_everything(
-    loads: Loads,
+    loads: CheckpointLoads,
 ) -> None:
     loads.arrive(1)
     before = loads.loaded()
@@ -279,7 +279,7 @@ def test_a_checkpoint_without_its_commit_is_refused_and_the_next_attempt_stages_
     assert loads.ids(loads.load(before)) == [2]
 
 
-def test_a_missing_published_state_is_named(loads: Loads) -> None:
+def test_a_missing_published_state_is_named(loads: CheckpointLoads) -> None:
     loads.arrive(1)
     before = loads.loaded()
     loads.arrive(2)
@@ -288,7 +288,7 @@ def test_a_missing_published_state_is_named(loads: Loads) -> None:
 
 
 def test_a_higher_generation_starts_without_state_and_dropping_state_is_refused(
-    loads: Loads,
+    loads: CheckpointLoads,
 ) -> None:
     loads.arrive(1)
     before = loads.loaded()
@@ -298,7 +298,7 @@ def test_a_higher_generation_starts_without_state_and_dropping_state_is_refused(
 
 
 @pytest.mark.parametrize("lost", ["metadata", "sources/0/0", "commits/0", "offsets/0"])
-def test_an_incomplete_checkpoint_is_never_packed(loads: Loads, lost: str) -> None:
+def test_an_incomplete_checkpoint_is_never_packed(loads: CheckpointLoads, lost: str) -> None:
     """Also where nothing has arrived, so that no batch was staged."""
     loads.arrive(1)
     first = loads.loaded()
@@ -312,7 +312,7 @@ def test_an_incomplete_checkpoint_is_never_packed(loads: Loads, lost: str) -> No
     assert what_is_lost(loads.files, folder, paths, 0, [], 100)
 
 
-def test_a_published_batch_is_not_staged_again(loads: Loads) -> None:
+def test_a_published_batch_is_not_staged_again(loads: CheckpointLoads) -> None:
     """As where the files of the published checkpoint were written while the warehouse was away."""
     loads.arrive(1)
     first = loads.loaded()
@@ -323,7 +323,7 @@ def test_a_published_batch_is_not_staged_again(loads: Loads) -> None:
             loads.load(first)
 
 
-def _then_empty(loads: Loads, paths: list[str]) -> int:
+def _then_empty(loads: CheckpointLoads, paths: list[str]) -> int:
     """The newest commit; afterwards the folder is empty."""
     newest = newest_commit(paths)
     loads.files.remove_tree(loads.folder)

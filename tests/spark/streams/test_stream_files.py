@@ -77,7 +77,7 @@ def lines(*rows: dict[str, Any]) -> bytes:
 
 
 @dataclass
-class Case:
+class FileCase:
     """Files of a stream, and the rows that they hold, or what the error says.
 
     Attributes:
@@ -101,14 +101,14 @@ class Case:
 
 def csv(
     name: str, content: bytes | dict[str, bytes], then: Any, schema: str = ID_NAME, **more: Any
-) -> Case:
-    return Case(name, "csv", content, then, schema, more.pop("options", HEADER), **more)
+) -> FileCase:
+    return FileCase(name, "csv", content, then, schema, more.pop("options", HEADER), **more)
 
 
 def of_json(
     name: str, content: bytes | dict[str, bytes], then: Any, schema: str = ID_NAME, **more: Any
-) -> Case:
-    return Case(name, "json", content, then, schema, **more)
+) -> FileCase:
+    return FileCase(name, "json", content, then, schema, **more)
 
 
 ODD_NAMES = [
@@ -378,81 +378,83 @@ CASES = [
         options={"multiLine": "true"},
     ),
     # Parquet and ORC.
-    Case("Parquet by name", "parquet", parquet(name=["ann"], id=pa.array([1], pa.int32())), [ANN]),
-    Case(
+    FileCase(
+        "Parquet by name", "parquet", parquet(name=["ann"], id=pa.array([1], pa.int32())), [ANN]
+    ),
+    FileCase(
         "Parquet, renamed",
         "parquet",
         parquet(ident=[1], name=["ann"]),
         ["ident, name", "lacks id", "has ident"],
     ),
-    Case(
+    FileCase(
         "Parquet, renamed, allowed",
         "parquet",
         parquet(ident=[1], name=["ann"]),
         [{"id": None, "name": "ann"}],
         allow=True,
     ),
-    Case(
+    FileCase(
         "Parquet, another type",
         "parquet",
         parquet(id=["1", "x"], name=["a", "b"]),
         ["row 1", "column id", "string"],
     ),
-    Case(
+    FileCase(
         "Parquet, a value too large",
         "parquet",
         parquet(id=[1, 300]),
         ["row 2", "column id", "300"],
         "id TINYINT",
     ),
-    Case(
+    FileCase(
         "Parquet, two names that are one", "parquet", parquet(id=[1], ID=[2]), ["ID"], "id BIGINT"
     ),
-    Case(
+    FileCase(
         "Parquet, no rows",
         "parquet",
         parquet(id=pa.array([], pa.int64()), name=pa.array([], pa.string())),
         [],
     ),
-    Case(
+    FileCase(
         "Parquet, no rows, renamed",
         "parquet",
         parquet(ident=pa.array([], pa.int64())),
         ["lacks id"],
     ),
-    Case(
+    FileCase(
         "Parquet without its footer",
         "parquet",
         parquet(id=[1], name=["ann"])[:-20],
         ["cannot be read as Parquet"],
     ),
-    Case("Parquet without bytes", "parquet", b"", ["cannot be read as Parquet"]),
-    Case(
+    FileCase("Parquet without bytes", "parquet", b"", ["cannot be read as Parquet"]),
+    FileCase(
         "instants as Spark writes them by default",
         "parquet",
         int96(at=[datetime.datetime(1500, 1, 31, 8)]),
         [{"at": datetime.datetime(1500, 1, 31, 8, tzinfo=UTC)}],
         "at TIMESTAMP",
     ),
-    Case(
+    FileCase(
         "an instant is no local time",
         "parquet",
         parquet(at=pa.array([0], pa.timestamp("us"))),
         ["row 1", "column at", "zone"],
         "at TIMESTAMP",
     ),
-    Case("ORC by name", "orc", orc_file(name=["ann"], id=pa.array([1], pa.int32())), [ANN]),
-    Case("ORC, renamed", "orc", orc_file(ident=[1], name=["ann"]), ["lacks id"]),
-    Case("ORC, cut short", "orc", orc_file(id=[1], name=["ann"])[:-9], ["ORC"]),
+    FileCase("ORC by name", "orc", orc_file(name=["ann"], id=pa.array([1], pa.int32())), [ANN]),
+    FileCase("ORC, renamed", "orc", orc_file(ident=[1], name=["ann"]), ["lacks id"]),
+    FileCase("ORC, cut short", "orc", orc_file(id=[1], name=["ann"])[:-9], ["ORC"]),
     # Text, and what is packed.
-    Case(
+    FileCase(
         "text",
         "text",
         b"\xef\xbb\xbfa\r\n\nb",
         [{"line": "a"}, {"line": ""}, {"line": "b"}],
         "line STRING",
     ),
-    Case("text in Latin-1", "text", b"a\n\xfc\n", ["line 2", "0xFC"], "line STRING"),
+    FileCase("text in Latin-1", "text", b"a\n\xfc\n", ["line 2", "0xFC"], "line STRING"),
     csv(
         "packed",
         {"a.csv.gz": gzip.compress(PLAIN["a1.csv"]), "b.csv.bz2": bz2.compress(PLAIN["ab.csv"])},
@@ -484,7 +486,7 @@ def driver() -> Iterator[Driver]:
 
 
 @dataclass
-class Place:
+class StreamPlace:
     """A landing folder, a warehouse, and Spark or none; ``state``: Spark gets a streaming frame."""
 
     home: Path
@@ -492,10 +494,10 @@ class Place:
     state: bool = False
     sizes: TaskSizes = TASK_SIZES
 
-    def read(self, case: Case, **more: Any) -> ReadFiles:
+    def read(self, case: FileCase, **more: Any) -> ReadFiles:
         return self.of(case, self.arrived(case), **more)
 
-    def arrived(self, case: Case) -> list[ArrivedFile]:
+    def arrived(self, case: FileCase) -> list[ArrivedFile]:
         landing = self.home / "in"
         landing.mkdir(exist_ok=True)
         for name, data in case.files.items():
@@ -506,7 +508,7 @@ class Place:
             for path, stat in found
         ]
 
-    def of(self, case: Case, arrived: list[ArrivedFile], **more: Any) -> ReadFiles:
+    def of(self, case: FileCase, arrived: list[ArrivedFile], **more: Any) -> ReadFiles:
         words = {"on_other_columns": "allow" if case.allow else "fail", "state": self.state, **more}
         stream = StreamInput.model_validate(
             {
@@ -521,7 +523,7 @@ class Place:
         return read_files(self.session, arrived, stream, files, "_staging/a/_arrived", self.sizes)
 
 
-class ShortReads:
+class ShortReader:
     """A stream that answers each read with at most ``most`` bytes."""
 
     def __init__(self, stream: Any, most: int) -> None:
@@ -562,27 +564,29 @@ def reader(request: pytest.FixtureRequest) -> Iterator[tuple[Any, bool]]:
 
 
 @pytest.fixture
-def place(reader: tuple[Any, bool], tmp_path: Path) -> Place:
-    return Place(tmp_path, *reader)
+def place(reader: tuple[Any, bool], tmp_path: Path) -> StreamPlace:
+    return StreamPlace(tmp_path, *reader)
 
 
 @pytest.fixture
-def spark_place(driver: Driver, tmp_path: Path) -> Iterator[Place]:
+def spark_place(driver: Driver, tmp_path: Path) -> Iterator[StreamPlace]:
     with driver.attempt("a/b/1/n/c", {}) as session:
-        yield Place(tmp_path, session)
+        yield StreamPlace(tmp_path, session)
 
 
 @pytest.fixture(params=["driver", "tasks", "without Spark"])
-def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> StreamPlace:
     """Also one in which tasks of Spark read the files."""
     if request.param == "without Spark":
-        return Place(tmp_path, None)
-    place: Place = request.getfixturevalue("spark_place")
+        return StreamPlace(tmp_path, None)
+    place: StreamPlace = request.getfixturevalue("spark_place")
     return replace(place, sizes=TaskSizes(driver=0, task=8)) if request.param == "tasks" else place
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_file_is_read_correctly_or_refused_with_its_place(place: Place, case: Case) -> None:
+def test_a_file_is_read_correctly_or_refused_with_its_place(
+    place: StreamPlace, case: FileCase
+) -> None:
     if case.then and isinstance(case.then[0], str):
         with pytest.raises(BadFile) as raised:
             place.read(case)
@@ -608,7 +612,7 @@ def test_a_file_is_read_correctly_or_refused_with_its_place(place: Place, case: 
     assert read.rows.keys() == {f"{home}/{name}" for name in case.files}
 
 
-def test_missing_and_changed_files_have_their_own_codes(any_place: Place) -> None:
+def test_missing_and_changed_files_have_their_own_codes(any_place: StreamPlace) -> None:
     for change in (Path.unlink, lambda path: path.write_bytes(b"id,name\n1,an")):
         case = csv("", PLAIN, [])
         arrived = any_place.arrived(case)
@@ -620,7 +624,7 @@ def test_missing_and_changed_files_have_their_own_codes(any_place: Place) -> Non
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_accepted(
-    place: Place, monkeypatch: Any
+    place: StreamPlace, monkeypatch: Any
 ) -> None:
     case = csv("", {"a.csv": b"id,name\n" + b"1,ann\n" * 9}, [])
     arrived = place.arrived(case)
@@ -639,7 +643,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_accepted(
 
 
 def test_a_bad_file_is_quarantined_with_its_error_and_line_without_reading_rows(
-    any_place: Place,
+    any_place: StreamPlace,
 ) -> None:
     many = b"id,name\n" + b"3,c\n" * 400_000  # more than are read at once
     case = csv(
@@ -663,10 +667,12 @@ def test_a_bad_file_is_quarantined_with_its_error_and_line_without_reading_rows(
 
 
 @pytest.mark.parametrize("size", [1009, 16 * 1024 * 1024])
-def test_rows_of_several_blocks_are_all_read(place: Place, monkeypatch: Any, size: int) -> None:
+def test_rows_of_several_blocks_are_all_read(
+    place: StreamPlace, monkeypatch: Any, size: int
+) -> None:
     """Blocks end within fields, within quotes, within a letter, and within a line end."""
     monkeypatch.setattr(
-        csv_files, "read_csv", lambda stream, *rest: read_csv(ShortReads(stream, size), *rest)
+        csv_files, "read_csv", lambda stream, *rest: read_csv(ShortReader(stream, size), *rest)
     )
     rows_ = [f'{n},"a\r\n{"ü" * (n % 7)}""{n}"\r\n' for n in range(3_000)]
     whole = ("id,name\r\n" + "".join(rows_)).encode()
@@ -687,19 +693,19 @@ def test_objects_with_any_name_are_read(bucket: str, tmp_path: Path) -> None:
         ArrivedFile(f"{bucket}/{path}", content_of(size, etag)) for path, size, etag, _ in listed
     ]
     assert sorted(file.path for file in arrived) == sorted(f"{bucket}/in/{name}" for name in names)
-    found = Place(tmp_path, None).of(case, arrived)
+    found = StreamPlace(tmp_path, None).of(case, arrived)
     assert sorted(row["id"] for row in rows(found)) == [0, 1, 2, 3]
     landing.write_durable("in/a[1].csv", b"id,name\n9,ann\n")
     with pytest.raises(
         FileUnsettled, match=r"a\[1\]\.csv: the file has changed since it was listed"
     ):
-        Place(tmp_path, None).of(case, arrived)
+        StreamPlace(tmp_path, None).of(case, arrived)
     landing.remove_file("in/a[1].csv")
     with pytest.raises(FileUnsettled, match=r"a\[1\]\.csv: the file is not there any more"):
-        Place(tmp_path, None).of(case, arrived)
+        StreamPlace(tmp_path, None).of(case, arrived)
 
 
-def test_spark_tasks_read_the_same_rows_as_the_driver(spark_place: Place) -> None:
+def test_spark_tasks_read_the_same_rows_as_the_driver(spark_place: StreamPlace) -> None:
     place = spark_place
     case = csv(
         "",
@@ -716,7 +722,7 @@ def test_spark_tasks_read_the_same_rows_as_the_driver(spark_place: Place) -> Non
 
 
 def test_the_driver_reads_if_executors_lack_the_package(
-    spark_place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spark_place: StreamPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     module = ModuleType("of_the_driver_alone")
     exec("def call(part):\n    return part()", vars(module))
@@ -732,7 +738,7 @@ def test_the_driver_reads_if_executors_lack_the_package(
 
 
 def test_the_driver_reads_files_that_executors_cannot_find(
-    spark_place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spark_place: StreamPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
 
     def on_a_host_without_the_folder(session: Any, parts: list[Task], *rest: Any) -> Any:
@@ -753,7 +759,7 @@ def test_the_driver_reads_files_that_executors_cannot_find(
     )
 
 
-def test_files_written_by_spark_are_read_unchanged(place: Place, driver: Driver) -> None:
+def test_files_written_by_spark_are_read_unchanged(place: StreamPlace, driver: Driver) -> None:
     """Each type, also in lists and structs, written by Spark's own writers with their defaults."""
     schema = (
         "i INT, t STRING, d DECIMAL(9,3), at TIMESTAMP, l TIMESTAMP_NTZ, on DATE, s "
@@ -787,22 +793,22 @@ def test_files_written_by_spark_are_read_unchanged(place: Place, driver: Driver)
 
         for format in ("parquet", "json"):
             assert (
-                rows(place.read(Case("", format, written(format, sql), [], schema))) == expected
+                rows(place.read(FileCase("", format, written(format, sql), [], schema))) == expected
             ), format
         # ORC has no word for an instant, nor for the calendar of a day.
         at, day = (
-            Case("", "orc", written("orc", f"SELECT at FROM ({sql})"), [], "at TIMESTAMP"),
+            FileCase("", "orc", written("orc", f"SELECT at FROM ({sql})"), [], "at TIMESTAMP"),
             f"SELECT on FROM ({sql})",
         )
         assert rows(place.read(at)) == [{"at": expected[0]["at"]}]
         with pytest.raises(
             BadFile, match=r"column on has a day before 1582-11-01 .* in which calendar"
         ):
-            place.read(Case("", "orc", written("orc", day), [], "on DATE"))
+            place.read(FileCase("", "orc", written("orc", day), [], "on DATE"))
 
 
 def test_spark_tasks_read_many_messages_of_a_topic_with_the_same_rows_or_error(
-    spark_place: Place,
+    spark_place: StreamPlace,
 ) -> None:
     session, files = spark_place.session, Files(str(spark_place.home / "warehouse"))
     with mock_broker() as broker:

@@ -45,7 +45,7 @@ class Seen:
     phases: set[tuple[Phase, Phase]] = field(default_factory=set)
 
 
-class Broken(AssertionError):
+class BrokenInvariant(AssertionError):
     """A decision did what no decision may do."""
 
 
@@ -65,27 +65,29 @@ def judge(
         seen: takes note of the moves.
         limit: moves that one decision may make.
 
-    Raises: Broken.
+    Raises: BrokenInvariant.
     """
     before, after = decision.old, decision.job
     if before.terminal and not decision.empty:
-        raise Broken(f"a job that was {before.status} was changed")
+        raise BrokenInvariant(f"a job that was {before.status} was changed")
     if after.intent is not before.intent:
-        raise Broken(f"the intent was {before.intent}, and a decision made it {after.intent}")
+        raise BrokenInvariant(
+            f"the intent was {before.intent}, and a decision made it {after.intent}"
+        )
     if decision.moves > limit:
-        raise Broken(f"{decision.moves} moves in one decision")
+        raise BrokenInvariant(f"{decision.moves} moves in one decision")
     if before.status is not after.status:
         if (before.status, after.status) not in JOB_MOVES:
-            raise Broken(f"the job moved from {before.status} to {after.status}")
+            raise BrokenInvariant(f"the job moved from {before.status} to {after.status}")
         seen.jobs.add((before.status, after.status))
     if before.phase is not after.phase:
         if (before.phase, after.phase) not in PHASE_MOVES:
-            raise Broken(f"its publishing moved from {before.phase} to {after.phase}")
+            raise BrokenInvariant(f"its publishing moved from {before.phase} to {after.phase}")
         seen.phases.add((before.phase, after.phase))
     if after.intent is not Intent.RUN or after.halted is not None:
         begins = not before.phase and (after.phase or after.status is Status.FINISHED)
         if decision.offered or begins:
-            raise Broken(
+            raise BrokenInvariant(
                 f"{'the end' if begins else list(decision.offered)} begins under {after.intent}"
             )
     _judge_events(state, decision, old, seen)
@@ -100,18 +102,20 @@ def judge(
     )
     if decision.reload:
         if decision.due != env.now:
-            raise Broken("records have gone, and the status is not derived again at once")
+            raise BrokenInvariant("records have gone, and the status is not derived again at once")
     elif after.status is not shown:
-        raise Broken(f"it is shown as {after.status}, and its records say {shown}")
+        raise BrokenInvariant(f"it is shown as {after.status}, and its records say {shown}")
     if after.terminal != (decision.due is None):
-        raise Broken(f"it is {after.status}, and due {decision.due}")
+        raise BrokenInvariant(f"it is {after.status}, and due {decision.due}")
     # Where no attempt can end, nothing but a command changes the job before a time that stands on
     # its record.
     longest = LONGEST_WAIT if state.active or after.phase else IDLE_LOOK
     if decision.due is not None and not env.now <= decision.due <= env.now + longest + 0.1:
-        raise Broken(f"it is due in {decision.due - env.now}s")
+        raise BrokenInvariant(f"it is due in {decision.due - env.now}s")
     if (decision.publish or decision.abort) and (not after.phase or state.open_groups):
-        raise Broken(f"publishing in phase {after.phase!r}, with {state.open_groups} groups open")
+        raise BrokenInvariant(
+            f"publishing in phase {after.phase!r}, with {state.open_groups} groups open"
+        )
     judge_words(state, env, decision.due)
 
 
@@ -135,13 +139,13 @@ def _judge_events(
             (S.WAITING, "USER_RERUN"),
         )
         if move not in (GROUP_MOVES_REQUESTED if asked else GROUP_MOVES):
-            raise Broken(
+            raise BrokenInvariant(
                 f"{name} moved from {move[0]} to {move[1]}{', as was asked' if asked else ''}"
             )
         (seen.asked if asked else seen.groups).add(move)
     for name, record in state.groups.items():
         if at.get(name, S.WAITING) is not record.state:
-            raise Broken(f"{name} is {record.state}, and its events say {at.get(name)}")
+            raise BrokenInvariant(f"{name} is {record.state}, and its events say {at.get(name)}")
 
 
 def _judge_records(state: JobState) -> None:
@@ -149,9 +153,9 @@ def _judge_records(state: JobState) -> None:
     active = {name: (r.epoch, r.nonce) for name, r in state.groups.items() if r.state in ACTIVE}
     live = {name: (attempt.epoch, attempt.nonce) for name, attempt in state.attempts.items()}
     if active != live:
-        raise Broken(f"active are {active}, and the attempts are {live}")
+        raise BrokenInvariant(f"active are {active}, and the attempts are {live}")
     if state.job.terminal and (live or state.open_groups):
-        raise Broken(
+        raise BrokenInvariant(
             f"it is {state.job.status} with {state.open_groups} groups open and the attempts {live}"
         )
 
@@ -163,21 +167,25 @@ def judge_words(state: JobState, env: Environment, due: float | None) -> None:
     told = explain(state, env, due)
     for one in told:
         if not one.what.strip() or "unknown" in one.what.lower():
-            raise Broken(f"{one.subject} is {one.state}, and all that is said is {one.what!r}")
+            raise BrokenInvariant(
+                f"{one.subject} is {one.state}, and all that is said is {one.what!r}"
+            )
         if one.next.at and one.next.at < env.now:
-            raise Broken(
+            raise BrokenInvariant(
                 f"{one.subject} is {one.state}, and what comes next was {env.now - one.next.at}s "
                 f"ago: {one}"
             )
         if one.state and one.state not in ENDED:
             _judge_wait(state, one, env)
     if told[0].subject != state.job.id or told[0].state != state.job.status:
-        raise Broken(f"the job comes first, and here it is {told[0]}")
+        raise BrokenInvariant(f"the job comes first, and here it is {told[0]}")
     spoken = {one.subject for one in told}
     for name in () if state.job.terminal else state.plan.groups:
         for each in state.members(name):
             if not state.record(each).state.terminal and not spoken & {each, name}:
-                raise Broken(f"{each} is {state.record(each).state}, and nothing is said of it")
+                raise BrokenInvariant(
+                    f"{each} is {state.record(each).state}, and nothing is said of it"
+                )
 
 
 def _judge_wait(state: JobState, one: Explanation, env: Environment) -> None:
@@ -186,22 +194,24 @@ def _judge_wait(state: JobState, one: Explanation, env: Environment) -> None:
     """
     job = state.job
     if not one.next.what or not one.ends.what:
-        raise Broken(
+        raise BrokenInvariant(
             f"{one.subject} is {one.state}, and what comes next, or when it gives up, is not said: "
             f"{one}"
         )
     if not one.help and job.intent is not Intent.FORCE_STOP:
-        raise Broken(f"{one.subject} is {one.state}, and nothing is said that would help: {one}")
+        raise BrokenInvariant(
+            f"{one.subject} is {one.state}, and nothing is said that would help: {one}"
+        )
     waits = job.intent is Intent.PAUSE or (job.halted is not None and job.intent is Intent.RUN)
     if one.state != S.BACKOFF or (job.intent is Intent.RUN and not waits):
         return
     if one.timed:
-        raise Broken(
+        raise BrokenInvariant(
             f"{one.subject} is in BACKOFF of a job told to {job.intent}, and an attempt is "
             f"promised: {one}"
         )
     if waits and (one.next.at or f"unstuck resume {job.id}" not in one.help):
-        raise Broken(
+        raise BrokenInvariant(
             f"{one.subject} is in BACKOFF and goes on when the job is resumed, and that is not "
             f"said: {one}"
         )

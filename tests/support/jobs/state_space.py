@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tests.support.jobs.invariants import Broken, Seen, judge
+from tests.support.jobs.invariants import BrokenInvariant, Seen, judge
 from tests.support.jobs.job_in_memory import LEASE
 from tests.support.jobs.sample_jobs import FOR_HISTORIES, OUTCOMES, RARE, SPECS, VALUES
 from unstuck import JobSpec, Status
@@ -307,7 +307,7 @@ class SmallWorld:
         """As ``command.lua`` writes it."""
         if result.answer is not Answer.DONE:
             if result.job != self.job:
-                raise Broken(f"{result.answer}, and the record has changed: {result.text}")
+                raise BrokenInvariant(f"{result.answer}, and the record has changed: {result.text}")
             return result
         at = self.now if result.job.intent is not self.job.intent else self.job.intent_at
         self.job = replace(result.job, intent_at=at, commit=self._word())
@@ -329,7 +329,7 @@ class SmallWorld:
         if (attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce) or not self.may_run:
             return "REFUSED"
         if split_member(offer.group)[0] not in self.frozen and offer.group not in self.frozen:
-            raise Broken(f"{offer.group} is on offer without inputs: nobody can claim it")
+            raise BrokenInvariant(f"{offer.group} is on offer without inputs: nobody can claim it")
         self.attempts[offer.group] = replace(
             attempt,
             claimant="c",
@@ -437,7 +437,7 @@ class SmallWorld:
         if (
             move := (self.job.status, Status.HALTED)
         ) not in JOB_MOVES and self.job.status is not Status.HALTED:
-            raise Broken(f"the job moved from {self.job.status} to HALTED")
+            raise BrokenInvariant(f"the job moved from {self.job.status} to HALTED")
         self.seen.jobs.add(move)
         self.job = replace(
             self.job,
@@ -529,7 +529,7 @@ class SmallWorld:
                 or attempt.claimant
                 or (attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce)
             ):
-                raise Broken(f"{offer} stands ready, and nobody may claim it")
+                raise BrokenInvariant(f"{offer} stands ready, and nobody may claim it")
         if decision.abort is not None:
             self.doing, self.why = "abort", decision.abort
         elif decision.publish:
@@ -580,7 +580,7 @@ class SmallWorld:
                 self.play(Step("warehouse", how="answers"))
             elif self.due > self.now:
                 self.play(WAIT)
-        raise Broken(f"it does not come to rest: {self}")
+        raise BrokenInvariant(f"it does not come to rest: {self}")
 
     def _rests(self) -> bool:
         """PAUSED and HALTED wait for a person."""

@@ -114,7 +114,7 @@ class Receiver:
     def start(self, certificate: tuple[Any, Any] | None = None) -> None:
         receiver = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class WebhookHandler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
@@ -125,7 +125,7 @@ class Receiver:
             def log_message(self, *_: Any) -> None:
                 """Say nothing."""
 
-        self._listen(Handler, certificate)
+        self._listen(WebhookHandler, certificate)
 
     def _listen(
         self, handler: type[BaseHTTPRequestHandler], certificate: tuple[Any, Any] | None = None
@@ -170,7 +170,7 @@ class ConnectProxy(Receiver):
     def start(self, certificate: tuple[Any, Any] | None = None) -> None:
         proxy = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class TunnelHandler(BaseHTTPRequestHandler):
             def do_CONNECT(self) -> None:
                 proxy.asked.append((self.path, self.headers.get("Proxy-Authorization", "")))
                 self.send_response(200)
@@ -186,7 +186,7 @@ class ConnectProxy(Receiver):
             def log_message(self, *_: Any) -> None:
                 """Say nothing."""
 
-        self._listen(Handler)
+        self._listen(TunnelHandler)
 
 
 def _copy(source: socket.socket, into: socket.socket) -> None:

@@ -28,7 +28,7 @@ class InstanceMetadata:
 def instance_metadata(credentials: Mapping[str, str]) -> Iterator[InstanceMetadata]:
     """``credentials``: AccessKeyId, SecretAccessKey and SessionToken, as STS gives them."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class MetadataHandler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
             asked = self.path == _TOKEN and self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
             self._answer(b"a-token" if asked else None)
@@ -61,7 +61,7 @@ def instance_metadata(credentials: Mapping[str, str]) -> Iterator[InstanceMetada
         "SecretAccessKey": credentials["SecretAccessKey"],
         "Token": credentials["SessionToken"],
     }
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), MetadataHandler)
     made = InstanceMetadata(f"http://127.0.0.1:{server.server_address[1]}")
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

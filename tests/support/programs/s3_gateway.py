@@ -26,7 +26,7 @@ class Gateway:
 
 @contextmanager
 def s3_gateway(server: S3Server, *, ignores_conditions: bool) -> Iterator[Gateway]:
-    class Handler(BaseHTTPRequestHandler):
+    class GatewayHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def _pass_on(self) -> None:
@@ -70,7 +70,7 @@ def s3_gateway(server: S3Server, *, ignores_conditions: bool) -> Iterator[Gatewa
         def log_message(self, *said: object) -> None:
             pass
 
-    at = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    at = ThreadingHTTPServer(("127.0.0.1", 0), GatewayHandler)
     at.daemon_threads = True
     made = Gateway(server, int(at.server_address[1]), ignores_conditions)
     thread = threading.Thread(target=at.serve_forever)

@@ -2,7 +2,7 @@
 has ended.
 
 ``python -m tests.support.programs.status_observer URL PREFIX WAREHOUSE`` reads ids of jobs, a line
-each, answers ``looking`` at the first look at each, and writes what it saw (``Seen``) as JSON at
+each, answers ``looking`` at the first look at each, and writes what it saw (``ObserverResults``) as JSON at
 the end of its input.
 """
 
@@ -35,7 +35,7 @@ ENDS = {
 
 
 @dataclass
-class Seen:
+class ObserverResults:
     """Results of the observer.
 
     Attributes:
@@ -63,10 +63,10 @@ class Observer:
         self._process.stdin.flush()
         assert self._process.stdout.readline() == "looking\n"
 
-    def seen(self) -> Seen:
+    def seen(self) -> ObserverResults:
         """What it saw, after the last job has ended."""
         out, _ = self._process.communicate()
-        return Seen(**json.loads(out))
+        return ObserverResults(**json.loads(out))
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def observer(url: str, prefix: str, warehouse: str) -> Iterator[Observer]:
         process.wait()
 
 
-def _until_it_has_ended(client: redis.Redis, keys: Keys, job: str, seen: Seen) -> Status:
+def _until_it_has_ended(client: redis.Redis, keys: Keys, job: str, seen: ObserverResults) -> Status:
     of_job = keys.of(job).job
     seen.looks += 1
     status = Status(str(client.hget(of_job, "status")))
@@ -114,7 +114,7 @@ def _judge(
 
 
 def main(url: str, prefix: str, warehouse: str) -> None:
-    keys, seen = Keys(prefix), Seen()
+    keys, seen = Keys(prefix), ObserverResults()
     with connect(url) as client:
         for line in sys.stdin:
             job = line.strip()

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 
 @dataclass
-class Broker:
+class KafkaBroker:
     """A cluster to begin with at ``address``."""
 
     address: str
@@ -48,10 +48,10 @@ class Broker:
 
 
 @contextmanager
-def mock_broker() -> Iterator[Broker]:
+def mock_broker() -> Iterator[KafkaBroker]:
     """A cluster of one broker in this process, whose topics come to be with 4 partitions; it knows
     no topic ids, transactions or retention."""
     producer = Producer({"test.mock.num.brokers": 1, "log_level": 0})
     found = producer.list_topics(timeout=10).brokers.values()
-    yield Broker(",".join(f"{one.host}:{one.port}" for one in found), producer)
+    yield KafkaBroker(",".join(f"{one.host}:{one.port}" for one in found), producer)
     del producer

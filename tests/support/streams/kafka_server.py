@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.servers import wait_until
 from tests.support.spark.jars import FOLDER
-from tests.support.streams.kafka import Broker
+from tests.support.streams.kafka import KafkaBroker
 
 _PROPERTIES = """
 process.roles=broker,controller
@@ -109,7 +109,7 @@ class KafkaServer:
         if self._process is not None and self._process.poll() is None:
             self.kill()
 
-    def broker(self, **conf: Any) -> Broker:
+    def broker(self, **conf: Any) -> KafkaBroker:
         """It, with a producer of its own."""
         given = {
             "bootstrap.servers": self.address,
@@ -117,7 +117,7 @@ class KafkaServer:
             "enable.idempotence": True,
             **conf,
         }
-        return Broker(self.address, Producer(given))
+        return KafkaBroker(self.address, Producer(given))
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.address, "log_level": 0})

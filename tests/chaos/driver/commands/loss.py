@@ -100,7 +100,7 @@ def loss(folder: Path, seed: int, kills: int, *, as_json: bool = False) -> int:
     return 0 if ours.kept else 1
 
 
-class Route(Protocol):
+class MessageRoute(Protocol):
     """A way on which messages travel to a consumer."""
 
     def consumer(self) -> tuple[Callable[..., None], tuple[str, ...]]:
@@ -119,7 +119,7 @@ class Route(Protocol):
         """What became of what was sent."""
 
 
-def _kill_again_and_again(path: Route, kills: int, rng: random.Random) -> Account:
+def _kill_again_and_again(path: MessageRoute, kills: int, rng: random.Random) -> Account:
     """Kill a consumer that is at work, ``kills`` times; then let one work off what is left,
     undisturbed.
     """
@@ -153,7 +153,7 @@ def _kill_again_and_again(path: Route, kills: int, rng: random.Random) -> Accoun
     return path.account()
 
 
-def _await_work(path: Route) -> None:
+def _await_work(path: MessageRoute) -> None:
     before = path.worked_on()
     wait_until(lambda: path.worked_on() > before, QUIET, "the consumer to work")
 

@@ -26,7 +26,7 @@ from tests.chaos.driver.load import Load
 from tests.chaos.driver.person import PARALLEL, SECONDS_A_TICK, Person
 from tests.chaos.driver.schedules import HELD, PAST, Schedules
 from tests.chaos.driver.screen import Screen
-from tests.chaos.driver.uptime import Observer
+from tests.chaos.driver.uptime import UptimeObserver
 from tests.chaos.driver.watch import Watch
 from unstuck import Unreachable
 from unstuck.coordinator.model.fleet import PoolInfo
@@ -49,7 +49,7 @@ def run(folder: Path, seed: int, seconds: float, settle: float, *, as_json: bool
         with (
             ChaosFleet(folder, QUICK, SIZE, screen.say) as fleet,
             Watch(fleet.eye, fleet.keys) as watch,
-            Observer(fleet) as observer,
+            UptimeObserver(fleet) as observer,
         ):
             fleet.ready()
             screen.say("the fleet is ready")

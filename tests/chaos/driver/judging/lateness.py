@@ -24,7 +24,7 @@ from unstuck.coordinator.schedules.trigger import ticks
 
 
 @dataclass(slots=True)
-class Lateness:
+class LatenessReport:
     """What became of the ticks. ``late`` has a sentence for each run that nothing explains.
 
     Attributes:
@@ -61,16 +61,16 @@ def term_of(settings: Settings) -> float:
 
 def judge_lateness(
     one: FoundSchedule, acts: list[Act], uptime: Uptime, settings: Settings, submit: float
-) -> Lateness:
+) -> LatenessReport:
     """The account of a schedule whose ``overlap`` is ``allow``: no tick waits for a run. Pure.
 
     Args:
         submit: seconds that a submit takes by itself.
     """
     if one.record is None:
-        return Lateness(0.0)  # which is judged by others
+        return LatenessReport(0.0)  # which is judged by others
     policy = policy_of(one.record.policy)
-    account = Lateness(term_of(settings))
+    account = LatenessReport(term_of(settings))
     submitted = {tick: run.submitted_at for tick, run in first_tries(one).items()}
     gap = EVERY + settings.sweep_every
     stops = (float(event["at"]) for event in one.events if event["kind"] == "USER_STOP")

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow.parquet
 
 from tests.chaos.driver.fleet import ChaosFleet
-from tests.chaos.driver.load import Asked
+from tests.chaos.driver.load import SubmittedJob
 from tests.chaos.driver.watch import Recovery, stated
 from unstuck import Status, UnstuckError, published_files
 from unstuck.coordinator.model.status import GroupState
@@ -158,7 +158,7 @@ class Ledger:
         return told
 
 
-def judge(accepted: Mapping[str, Asked], found: Found) -> Ledger:
+def judge(accepted: Mapping[str, SubmittedJob], found: Found) -> Ledger:
     """The account of these jobs. Pure."""
     ledger = Ledger(
         submitted=len(accepted), published=sum(one.kind == "package" for one in found.entries)
@@ -210,7 +210,7 @@ def judge(accepted: Mapping[str, Asked], found: Found) -> Ledger:
     return ledger
 
 
-def _judge_rows(ledger: Ledger, asked: Asked, job: str, rows: Sequence[int]) -> None:
+def _judge_rows(ledger: Ledger, asked: SubmittedJob, job: str, rows: Sequence[int]) -> None:
     """Every number once."""
     counted, wanted = Counter(rows), set(range(asked.rows))
     missing, extra = wanted - set(counted), sum(counted.values()) - len(wanted & set(counted))
@@ -225,7 +225,7 @@ def _judge_rows(ledger: Ledger, asked: Asked, job: str, rows: Sequence[int]) -> 
         )
 
 
-def _judge_groups(ledger: Ledger, asked: Asked, job: str, found: Found) -> None:
+def _judge_groups(ledger: Ledger, asked: SubmittedJob, job: str, found: Found) -> None:
     """Each group succeeded once, and somebody did its work."""
     succeeded = Counter(
         event["group"]
@@ -252,7 +252,7 @@ def _attempt(line: str) -> str:
     return line.split(" ", 1)[1].rsplit("/", 1)[0]
 
 
-def gather(fleet: ChaosFleet, accepted: Mapping[str, Asked]) -> Found:
+def gather(fleet: ChaosFleet, accepted: Mapping[str, SubmittedJob]) -> Found:
     """Read all that ``judge`` wants; not of runs of schedules, which have an account of their own
     (``repeated``).
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from tests.support.failpoints import OF_A_RUNNER
 from tests.support.network.s3_server import S3Server
 from tests.support.servers import RedisServer, wait_until
-from tests.support.streams.kafka import Broker, mock_broker
+from tests.support.streams.kafka import KafkaBroker, mock_broker
 from tests.support.streams.kafka_server import kafka_server
 from tests.support.streams.stream_fleet import StreamFleet, published_ids, stream_fleet
 from unstuck import Client, Status, published_files
@@ -40,7 +40,7 @@ class Topic:
     name: str
     warehouse: str
     fleet: StreamFleet
-    broker: Broker
+    broker: KafkaBroker
     client: Client
 
     def arrive(self, *ids: Any, partition: int = 0) -> None:
@@ -83,7 +83,7 @@ class Topic:
 @pytest.fixture(scope="module")
 def running(
     redis_server: RedisServer, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[StreamFleet, Broker]]:
+) -> Iterator[tuple[StreamFleet, KafkaBroker]]:
     home = tmp_path_factory.mktemp("fleet")
     with (
         mock_broker() as broker,
@@ -97,7 +97,7 @@ def running(
 
 @pytest.fixture
 def topic(
-    running: tuple[StreamFleet, Broker], tmp_path: Path, request: pytest.FixtureRequest
+    running: tuple[StreamFleet, KafkaBroker], tmp_path: Path, request: pytest.FixtureRequest
 ) -> Topic:
     started, broker = running
     warehouse = str(tmp_path / "warehouse")

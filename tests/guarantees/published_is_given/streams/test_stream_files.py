@@ -48,7 +48,7 @@ def held(spark, ctx, gate, seen):
 
 
 @dataclass
-class Load:
+class FolderLoads:
     """Jobs that load a folder, with Spark or without it."""
 
     home: Path
@@ -146,16 +146,18 @@ def server(
 
 
 @pytest.fixture(params=[True, False], ids=["spark", "light"])
-def load(server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Load]:
+def load(
+    server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[FolderLoads]:
     with connect(server.url) as store:
         settings = Settings(redis_url=server.url, warehouse=str(tmp_path / "warehouse"))
-        yield Load(tmp_path, Client(settings, redis_client=store), request.param)
+        yield FolderLoads(tmp_path, Client(settings, redis_client=store), request.param)
     (tmp_path / "gate").unlink(missing_ok=True)
 
 
 @pytest.mark.claim("A stream of files publishes each row once, whichever process is killed.")
 @pytest.mark.variant
-def test_each_row_is_published_once_for_any_file_name(load: Load) -> None:
+def test_each_row_is_published_once_for_any_file_name(load: FolderLoads) -> None:
     names = [
         "a[1].csv",
         "a{1,2}.csv",
@@ -178,7 +180,7 @@ def test_each_row_is_published_once_for_any_file_name(load: Load) -> None:
 
 @pytest.mark.claim("A stream of files publishes each row once, whichever process is killed.")
 def test_a_bad_file_fails_one_attempt_with_its_place_and_publishes_nothing(
-    load: Load,
+    load: FolderLoads,
 ) -> None:
     load.arrive(good__csv="id,name\n1,ann\n", bad__csv="id,name\n2,ben\nx,dan\n")
     code, text = load.refused()
@@ -200,7 +202,7 @@ def test_a_bad_file_fails_one_attempt_with_its_place_and_publishes_nothing(
 
 
 def test_a_quarantined_file_is_published_with_its_error_and_not_retried(
-    load: Load,
+    load: FolderLoads,
 ) -> None:
     whole = gzip.compress(b"id,name\n" + b"7,x\n" * 999)
     load.arrive(
@@ -229,7 +231,7 @@ def test_a_quarantined_file_is_published_with_its_error_and_not_retried(
     assert len(load.rows("loads__rejected")) == 2
 
 
-def test_a_skipped_bad_file_does_not_block_other_files(load: Load) -> None:
+def test_a_skipped_bad_file_does_not_block_other_files(load: FolderLoads) -> None:
     load.arrive(a__csv="id,name\n1,ann\n")
     load.load()
     load.arrive(bad__csv="id,name\nx,dan\n", b__csv="id,name\n2,ben\n")
@@ -241,7 +243,7 @@ def test_a_skipped_bad_file_does_not_block_other_files(load: Load) -> None:
 
 
 @pytest.mark.variant
-def test_rejected_rows_and_quarantined_files_form_one_dataset(load: Load) -> None:
+def test_rejected_rows_and_quarantined_files_form_one_dataset(load: FolderLoads) -> None:
     rules = {
         "quality": {"rules": {"positive": "id > 0"}, "max_rejected_ratio": 1},
         "partition_by": ["name"],
@@ -265,7 +267,7 @@ def test_rejected_rows_and_quarantined_files_form_one_dataset(load: Load) -> Non
 
 @pytest.mark.variant
 def test_too_many_rejected_rows_halt_a_schedule_before_the_publish(
-    load: Load,
+    load: FolderLoads,
 ) -> None:
     budget = {
         "quality": {"rules": {"positive": "id > 0"}, "max_rejected_ratio": 0.3, "over": "3 runs"}
@@ -294,7 +296,7 @@ def test_too_many_rejected_rows_halt_a_schedule_before_the_publish(
 
 
 def test_a_run_overtaken_by_another_publisher_is_retried_and_publishes_each_row_once(
-    load: Load,
+    load: FolderLoads,
 ) -> None:
     """A person skips a file while a run of the schedule goes on.
 
@@ -328,7 +330,7 @@ def test_a_run_overtaken_by_another_publisher_is_retried_and_publishes_each_row_
 
 
 @pytest.mark.variant
-def test_a_full_folder_is_loaded_by_consecutive_runs_of_bounded_size(load: Load) -> None:
+def test_a_full_folder_is_loaded_by_consecutive_runs_of_bounded_size(load: FolderLoads) -> None:
     for n in range(5):
         load.files({f"{9 - n}.csv": f"id,name\n{n},ann\n"})
         os.utime(load.home / "in" / f"{9 - n}.csv", (n, n))
@@ -353,7 +355,7 @@ def test_a_full_folder_is_loaded_by_consecutive_runs_of_bounded_size(load: Load)
 
 @pytest.mark.variant
 def test_fork_members_load_each_file_once_and_the_next_job_continues(
-    load: Load,
+    load: FolderLoads,
 ) -> None:
     def forked(**more: Any) -> JobInfo:
         spec = load.spec(**more)
@@ -382,7 +384,7 @@ def test_fork_members_load_each_file_once_and_the_next_job_continues(
     ]
 
 
-def test_columns_are_matched_by_name_and_the_file_path_is_a_column(load: Load) -> None:
+def test_columns_are_matched_by_name_and_the_file_path_is_a_column(load: FolderLoads) -> None:
     load.files({"a.json": '{"name": "ann", "id": 1}\n', "b.json": '{"id": 2, "name": "ben"}\n'})
     load.load(format="json", options={}, schema="id BIGINT, name STRING, _file STRING")
     assert load.rows() == [
@@ -391,7 +393,7 @@ def test_columns_are_matched_by_name_and_the_file_path_is_a_column(load: Load) -
     ]
 
 
-def test_a_parquet_file_with_a_renamed_column_is_refused(load: Load) -> None:
+def test_a_parquet_file_with_a_renamed_column_is_refused(load: FolderLoads) -> None:
     for name, table in {
         "a": {"name": ["cid"], "id": [3]},
         "b": {"ident": [4], "name": ["dan"]},

@@ -36,7 +36,7 @@ _MOVES = {(str(S.SKIPPED), SKIPPED), (str(S.WAITING), RERUN), (str(S.BACKOFF), A
 Key = tuple[str, str]  # a job, and a planned group or one member of a fork
 
 
-class Asked:
+class GroupRequestRules:
     """Watches what is asked of groups, and what becomes of it."""
 
     def __init__(self, core: ModelStore, depot: Depot) -> None:

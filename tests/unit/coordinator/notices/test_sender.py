@@ -32,7 +32,7 @@ from unstuck.tasks.transport.redis_client import connect
 KEYS = Keys()
 
 
-class Clock:
+class SenderClock:
     """Seconds that pass when the test says so."""
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ def setting(**targets: Any) -> NotifySetting:
     return notify_setting(Settings(notify=json.dumps({"targets": targets})), {})
 
 
-class Fleet:
+class SendingCoordinators:
     """Coordinators that send, one step at a time, by one clock."""
 
     def __init__(self, client: redis.Redis) -> None:
-        self.client, self.clock = client, Clock()
+        self.client, self.clock = client, SenderClock()
         self.outbox = Outbox(client, KEYS, self.clock)
 
     def coordinator(self, elsewhere: Callable[[], Any] = frozenset, **targets: Any) -> Sender:
@@ -68,8 +68,8 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(client: redis.Redis) -> Fleet:
-    return Fleet(client)
+def fleet(client: redis.Redis) -> SendingCoordinators:
+    return SendingCoordinators(client)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def hook(to: Receiver, **more: Any) -> dict[str, Any]:
 
 
 def test_a_permanent_refusal_is_a_dead_letter_immediately_and_names_the_location(
-    fleet: Fleet, ops: Receiver
+    fleet: SendingCoordinators, ops: Receiver
 ) -> None:
     ops.answer = status(308, Location="https://new.example.com/hook")
     sender = fleet.coordinator(ops=hook(ops))
@@ -93,7 +93,9 @@ def test_a_permanent_refusal_is_a_dead_letter_immediately_and_names_the_location
     assert "a redirect to https://new.example.com/hook" in first["reason"]
 
 
-def test_a_notice_reaches_each_target_once_and_is_removed(fleet: Fleet, ops: Receiver) -> None:
+def test_a_notice_reaches_each_target_once_and_is_removed(
+    fleet: SendingCoordinators, ops: Receiver
+) -> None:
     with receiver() as team:
         sender = fleet.coordinator(ops=hook(ops), team=hook(team))
         fleet.tell(notice(1, to=("ops", "team")))
@@ -116,7 +118,7 @@ def test_a_notice_reaches_each_target_once_and_is_removed(fleet: Fleet, ops: Rec
     "Each notice reaches each of its targets, in order, also if a receiver is unreachable."
 )
 def test_an_unreachable_receiver_gets_every_notice_later_in_order_with_its_id(
-    fleet: Fleet,
+    fleet: SendingCoordinators,
 ) -> None:
     away = Receiver()
     sender = fleet.coordinator(ops=hook(away))
@@ -146,7 +148,7 @@ def test_an_unreachable_receiver_gets_every_notice_later_in_order_with_its_id(
 
 
 def test_a_notice_undeliverable_for_an_hour_becomes_a_dead_letter_for_replay(
-    fleet: Fleet, ops: Receiver
+    fleet: SendingCoordinators, ops: Receiver
 ) -> None:
     ops.answer = status(500, "no")
     sender = fleet.coordinator(ops=hook(ops))
@@ -174,7 +176,7 @@ def test_a_notice_undeliverable_for_an_hour_becomes_a_dead_letter_for_replay(
 
 
 def test_a_refused_notice_does_not_block_notices_of_other_problems(
-    fleet: Fleet, ops: Receiver
+    fleet: SendingCoordinators, ops: Receiver
 ) -> None:
     def refuses_one(request: Any) -> None:
         status(400 if ops.ids[-1] == "n1" else 200)(request)
@@ -191,7 +193,7 @@ def test_a_refused_notice_does_not_block_notices_of_other_problems(
 
 
 def test_many_notices_for_people_become_one_digest_per_minute_without_loss(
-    fleet: Fleet, ops: Receiver
+    fleet: SendingCoordinators, ops: Receiver
 ) -> None:
     sender = fleet.coordinator(ops={"slack": ops.url, "timeout": "30s"})
     fleet.tell(*(notice(number, problem=f"p{number}") for number in range(40)))
@@ -215,7 +217,7 @@ def test_many_notices_for_people_become_one_digest_per_minute_without_loss(
     assert fleet.outbox.waiting() == []
 
 
-def test_a_webhook_gets_each_notice_separately(fleet: Fleet, ops: Receiver) -> None:
+def test_a_webhook_gets_each_notice_separately(fleet: SendingCoordinators, ops: Receiver) -> None:
     sender = fleet.coordinator(ops=hook(ops))
     fleet.tell(*(notice(number, problem=f"p{number}") for number in range(CROWDED_AT + 5)))
     assert [sender.send_next("ops") for _ in range(CROWDED_AT + 5)] == [TryEnd.SENT] * (
@@ -223,7 +225,9 @@ def test_a_webhook_gets_each_notice_separately(fleet: Fleet, ops: Receiver) -> N
     )
 
 
-def test_a_retry_after_request_of_a_receiver_is_respected(fleet: Fleet, ops: Receiver) -> None:
+def test_a_retry_after_request_of_a_receiver_is_respected(
+    fleet: SendingCoordinators, ops: Receiver
+) -> None:
     ops.answer = status(429, Retry_After="100")
     sender = fleet.coordinator(ops=hook(ops))
     fleet.tell(notice(1))
@@ -235,7 +239,7 @@ def test_a_retry_after_request_of_a_receiver_is_respected(fleet: Fleet, ops: Rec
 
 
 def test_an_unacknowledged_notice_is_sent_again_with_the_same_id(
-    fleet: Fleet, ops: Receiver
+    fleet: SendingCoordinators, ops: Receiver
 ) -> None:
     ops.answer = answers_twice
     sender = fleet.coordinator(ops=hook(ops))
@@ -249,7 +253,7 @@ def test_an_unacknowledged_notice_is_sent_again_with_the_same_id(
 
 
 def test_notices_being_sent_by_a_coordinator_are_reserved_until_its_timeout(
-    fleet: Fleet, ops: Receiver
+    fleet: SendingCoordinators, ops: Receiver
 ) -> None:
     ops.answer = holds = Holds()
     first, second = (fleet.coordinator(ops=hook(ops, timeout="2m")) for _ in range(2))
@@ -273,7 +277,7 @@ def test_notices_being_sent_by_a_coordinator_are_reserved_until_its_timeout(
 
 
 def test_a_hanging_target_blocks_neither_others_nor_the_scan_for_notices(
-    fleet: Fleet, ops: Receiver, redis_server: RedisServer
+    fleet: SendingCoordinators, ops: Receiver, redis_server: RedisServer
 ) -> None:
     ops.answer = holds = Holds()
     with receiver() as team:
@@ -313,7 +317,7 @@ class Endless(NoticeChannel):
 
 
 def test_a_library_that_never_returns_blocks_a_bounded_number_of_threads(
-    fleet: Fleet,
+    fleet: SendingCoordinators,
 ) -> None:
     never = NotifySetting({"ops": Endless(timeout=0.1)})
     sender = Sender(fleet.outbox, never, mint, frozenset, fleet.clock, lambda low, high: high)
@@ -328,7 +332,10 @@ def test_a_library_that_never_returns_blocks_a_bounded_number_of_threads(
 
 
 def test_a_bug_in_the_sender_ends_neither_its_loop_nor_the_coordinator(
-    fleet: Fleet, ops: Receiver, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+    fleet: SendingCoordinators,
+    ops: Receiver,
+    redis_server: RedisServer,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     fleet.client.hset(KEYS.notices, "ops", "no JSON")
     fleet.client.set(KEYS.notices_due, "no index")
@@ -346,7 +353,7 @@ def test_a_bug_in_the_sender_ends_neither_its_loop_nor_the_coordinator(
 
 
 def test_a_notice_to_an_unknown_target_becomes_a_dead_letter_with_a_remedy(
-    fleet: Fleet, ops: Receiver
+    fleet: SendingCoordinators, ops: Receiver
 ) -> None:
     sender = fleet.coordinator(ops=hook(ops))
     fleet.tell(notice(1, to=("opps",)), notice(2, to=("opps",)))
@@ -359,7 +366,7 @@ def test_a_notice_to_an_unknown_target_becomes_a_dead_letter_with_a_remedy(
 
 
 def test_a_target_known_only_to_another_coordinator_is_left_to_it(
-    fleet: Fleet, ops: Receiver
+    fleet: SendingCoordinators, ops: Receiver
 ) -> None:
     old, new = fleet.coordinator(lambda: {"ops"}), fleet.coordinator(ops=hook(ops))
     fleet.tell(notice(1))
@@ -369,7 +376,7 @@ def test_a_target_known_only_to_another_coordinator_is_left_to_it(
 
 
 def test_an_unreadable_notice_becomes_a_dead_letter_and_others_are_sent(
-    fleet: Fleet, ops: Receiver
+    fleet: SendingCoordinators, ops: Receiver
 ) -> None:
     fleet.client.xadd(KEYS.outbox, {"notice": "{"})
     fleet.client.xadd(KEYS.outbox, {"other": "x"})
@@ -387,7 +394,7 @@ def test_an_unreadable_notice_becomes_a_dead_letter_and_others_are_sent(
 
 
 def test_a_lone_surrogate_in_an_error_does_not_block_its_notice(
-    fleet: Fleet, ops: Receiver
+    fleet: SendingCoordinators, ops: Receiver
 ) -> None:
     fleet.tell(
         replace(notice(1), first_error="bad \ud83d text, and good \U0001f600\0", text="\udfff")
@@ -398,7 +405,9 @@ def test_a_lone_surrogate_in_an_error_does_not_block_its_notice(
     assert (sent.notice.text, sent.notice.first_error) == ("?", "bad ? text, and good \U0001f600\0")
 
 
-def test_a_clock_set_back_by_a_day_delays_no_notice_for_a_day(fleet: Fleet, ops: Receiver) -> None:
+def test_a_clock_set_back_by_a_day_delays_no_notice_for_a_day(
+    fleet: SendingCoordinators, ops: Receiver
+) -> None:
     sender = fleet.coordinator(ops=hook(ops))
     ops.answer = status(503)
     fleet.tell(notice(1, problem="p"))
@@ -411,13 +420,13 @@ def test_a_clock_set_back_by_a_day_delays_no_notice_for_a_day(fleet: Fleet, ops:
     assert set(ops.ids) == {"n1", "n2"}
 
 
-def test_a_duplicate_notice_is_queued_once(fleet: Fleet) -> None:
+def test_a_duplicate_notice_is_queued_once(fleet: SendingCoordinators) -> None:
     fleet.tell(notice(1, problem="p"), notice(1, problem="p"), notice(2, problem="p"))
     fleet.tell(notice(1, problem="p"))
     assert [one.notice.id for one in fleet.outbox.waiting()] == ["n1", "n2"]
 
 
-def test_a_notice_recorded_twice_after_a_lost_reply_counts_once(fleet: Fleet) -> None:
+def test_a_notice_recorded_twice_after_a_lost_reply_counts_once(fleet: SendingCoordinators) -> None:
     fleet.tell(notice(1, problem="p"), notice(2, problem="p"))
     taken = fleet.outbox.take("ops", "me", 10)
     assert taken == fleet.outbox.take("ops", "me", 10), "the reply to a take may be lost as well"
@@ -432,7 +441,7 @@ def test_a_notice_recorded_twice_after_a_lost_reply_counts_once(fleet: Fleet) ->
     "Each notice reaches each of its targets, in order, also if a receiver is unreachable."
 )
 def test_two_coordinators_with_lost_replies_send_each_notice_once_in_order(
-    fleet: Fleet, ops: Receiver, redis_server: RedisServer
+    fleet: SendingCoordinators, ops: Receiver, redis_server: RedisServer
 ) -> None:
     proxy = Proxy(redis_server.port)
     proxy.lose(0.1, silent=False)
@@ -462,7 +471,7 @@ def test_two_coordinators_with_lost_replies_send_each_notice_once_in_order(
         assert numbers == sorted(numbers)
 
 
-def test_sent_notices_are_kept_up_to_a_limit(fleet: Fleet) -> None:
+def test_sent_notices_are_kept_up_to_a_limit(fleet: SendingCoordinators) -> None:
     for number in range(1150):
         fleet.tell(notice(number, problem="p"))
         taken = fleet.outbox.take("ops", "me", 10)
@@ -473,7 +482,7 @@ def test_sent_notices_are_kept_up_to_a_limit(fleet: Fleet) -> None:
 
 
 def test_no_reason_log_or_list_contains_the_secret_of_a_target(
-    fleet: Fleet, ops: Receiver, caplog: pytest.LogCaptureFixture
+    fleet: SendingCoordinators, ops: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     def echoes(request: Any) -> None:
         status(500, f"bad {request.path} of {request.headers['X-Key']}")(request)
@@ -499,7 +508,9 @@ def test_no_reason_log_or_list_contains_the_secret_of_a_target(
 
 
 @pytest.mark.parametrize("targets", [50])
-def test_checking_an_empty_outbox_costs_one_script(fleet: Fleet, targets: int) -> None:
+def test_checking_an_empty_outbox_costs_one_script(
+    fleet: SendingCoordinators, targets: int
+) -> None:
     sender = fleet.coordinator(**{f"t{n}": {"slack": "https://h/x"} for n in range(targets)})
     before = int(fleet.client.info("commandstats")["cmdstat_evalsha"]["calls"])
     sender.look()

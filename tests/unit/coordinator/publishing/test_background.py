@@ -15,7 +15,7 @@ from tests.support.servers import wait_until
 from unstuck.coordinator.publishing.background import Background, Work
 
 
-class Place:
+class HangingWork:
     """Works that hang until they are let go, and the order in which they began."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Place:
         return work
 
 
-class Clock:
+class BackgroundClock:
     now = 1000.0
 
     def __call__(self) -> float:
@@ -42,19 +42,19 @@ class Clock:
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
-    made = Place()
+def place() -> Iterator[HangingWork]:
+    made = HangingWork()
     yield made
     made.release.set()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> BackgroundClock:
+    return BackgroundClock()
 
 
 def test_the_limit_per_place_holds_and_the_rest_start_when_one_ends(
-    place: Place, clock: Clock
+    place: HangingWork, clock: BackgroundClock
 ) -> None:
     background = Background(2, clock=clock)
     for name in "abc":
@@ -70,7 +70,9 @@ def test_the_limit_per_place_holds_and_the_rest_start_when_one_ends(
     )
 
 
-def test_running_or_waiting_work_is_not_started_twice(place: Place, clock: Clock) -> None:
+def test_running_or_waiting_work_is_not_started_twice(
+    place: HangingWork, clock: BackgroundClock
+) -> None:
     background = Background(1, clock=clock)
     for name in "abab":
         background(name, "here", place.hanging(name))
@@ -82,7 +84,9 @@ def test_running_or_waiting_work_is_not_started_twice(place: Place, clock: Clock
     )
 
 
-def test_hanging_work_leaves_its_capacity_to_others(place: Place, clock: Clock) -> None:
+def test_hanging_work_leaves_its_capacity_to_others(
+    place: HangingWork, clock: BackgroundClock
+) -> None:
     background = Background(1, term=100.0, clock=clock)
     background("a", "here", place.hanging("a"))
     background("b", "here", place.hanging("b"))
@@ -98,7 +102,7 @@ def test_hanging_work_leaves_its_capacity_to_others(place: Place, clock: Clock) 
 
 
 def test_hanging_work_is_retried_in_parallel_when_requested_again(
-    place: Place, clock: Clock
+    place: HangingWork, clock: BackgroundClock
 ) -> None:
     background = Background(1, term=100.0, beside=9, clock=clock)
     for began in range(1, 6):
@@ -110,7 +114,9 @@ def test_hanging_work_is_retried_in_parallel_when_requested_again(
         clock.now += 1.0
 
 
-def test_work_that_makes_progress_does_not_count_as_hanging(place: Place, clock: Clock) -> None:
+def test_work_that_makes_progress_does_not_count_as_hanging(
+    place: HangingWork, clock: BackgroundClock
+) -> None:
     background = Background(1, term=100.0, most=1, clock=clock)
     assert not background("a", "here", place.hanging("a"))
     wait_until(lambda: place.began == ["a"], 5, "it to begin")
@@ -125,7 +131,9 @@ def test_work_that_makes_progress_does_not_count_as_hanging(place: Place, clock:
     assert not background.exhausted, "it was slow"
 
 
-def test_the_number_of_parallel_hanging_tries_is_limited(place: Place, clock: Clock) -> None:
+def test_the_number_of_parallel_hanging_tries_is_limited(
+    place: HangingWork, clock: BackgroundClock
+) -> None:
     background = Background(1, term=100.0, beside=3, clock=clock)
     for _ in range(6):
         background("a", "here", place.hanging("a"))
@@ -140,7 +148,7 @@ def test_the_number_of_parallel_hanging_tries_is_limited(place: Place, clock: Cl
     wait_until(lambda: place.ended[4:] == ["a"], 5, "it to be tried again")
 
 
-def test_a_new_try_starts_only_when_requested(place: Place, clock: Clock) -> None:
+def test_a_new_try_starts_only_when_requested(place: HangingWork, clock: BackgroundClock) -> None:
     """Whoever asks for it knows better, and has told people when it is begun."""
     background = Background(2, term=100.0, clock=clock)
     background("a", "here", place.hanging("a"))
@@ -154,7 +162,7 @@ def test_a_new_try_starts_only_when_requested(place: Place, clock: Clock) -> Non
 
 
 def test_work_without_a_thread_waits_and_starts_when_requested_again(
-    place: Place, clock: Clock, caplog: pytest.LogCaptureFixture
+    place: HangingWork, clock: BackgroundClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As under a limit of processes or memory."""
     background = Background(1, term=100.0, most=1, clock=clock)
@@ -168,7 +176,9 @@ def test_work_without_a_thread_waits_and_starts_when_requested_again(
     wait_until(lambda: place.ended == ["a", "b"], 5, "what waited to be done, in its turn")
 
 
-def test_work_that_gets_no_thread_after_another_ends_also_waits(place: Place, clock: Clock) -> None:
+def test_work_that_gets_no_thread_after_another_ends_also_waits(
+    place: HangingWork, clock: BackgroundClock
+) -> None:
     background = Background(1, clock=clock)
     background("a", "here", place.hanging("a"))
     background("b", "here", place.hanging("b"))
@@ -185,7 +195,9 @@ def test_work_that_gets_no_thread_after_another_ends_also_waits(place: Place, cl
     wait_until(lambda: place.ended == ["a", "b"], 5, "the second to have its turn")
 
 
-def test_too_much_hanging_work_requests_a_new_process(place: Place, clock: Clock) -> None:
+def test_too_much_hanging_work_requests_a_new_process(
+    place: HangingWork, clock: BackgroundClock
+) -> None:
     background = Background(1, term=100.0, most=3, clock=clock)
     for name in "abc":
         assert not background.exhausted

@@ -16,7 +16,7 @@ from unstuck.coordinator.publishing.breaker import MOST_HANGING, OPENS_AT, TRY_E
 ANSWERS = 60.0  # seconds, for a call that is to answer
 
 
-class Mount:
+class HangingWarehouse:
     """A warehouse that hangs until it may answer, and counts who asked."""
 
     def __init__(self) -> None:
@@ -49,15 +49,17 @@ class Mount:
 
 
 @pytest.fixture
-def mount() -> Iterator[Mount]:
-    made = Mount()
+def mount() -> Iterator[HangingWarehouse]:
+    made = HangingWarehouse()
     yield made
     made.may_answer.set()
     for thread in made.threads:
         thread.join()
 
 
-def test_an_answer_of_a_warehouse_is_returned_even_if_it_is_an_error(mount: Mount) -> None:
+def test_an_answer_of_a_warehouse_is_returned_even_if_it_is_an_error(
+    mount: HangingWarehouse,
+) -> None:
     mount.may_answer.set()
     assert mount.ask(ANSWERS) == "id1"
 
@@ -69,7 +71,7 @@ def test_an_answer_of_a_warehouse_is_returned_even_if_it_is_an_error(mount: Moun
 
 
 def test_a_hanging_warehouse_is_reported_with_consequences_and_remedy(
-    mount: Mount,
+    mount: HangingWarehouse,
 ) -> None:
     said = mount.hangs()
     assert said.startswith(
@@ -79,7 +81,7 @@ def test_a_hanging_warehouse_is_reported_with_consequences_and_remedy(
 
 
 def test_after_enough_hangs_calls_are_refused_and_one_per_minute_is_tried(
-    mount: Mount,
+    mount: HangingWarehouse,
 ) -> None:
     for _ in range(OPENS_AT + 1):  # the last is the first to try after that
         assert "has not answered" in mount.hangs()
@@ -94,7 +96,9 @@ def test_after_enough_hangs_calls_are_refused_and_one_per_minute_is_tried(
     ), "it is another"
 
 
-def test_each_hanging_warehouse_is_tried_once_a_minute_independently(mount: Mount) -> None:
+def test_each_hanging_warehouse_is_tried_once_a_minute_independently(
+    mount: HangingWarehouse,
+) -> None:
     def tried(place: str) -> bool:
         return "has not answered" in mount.hangs(place)
 
@@ -106,7 +110,7 @@ def test_each_hanging_warehouse_is_tried_once_a_minute_independently(mount: Moun
         assert [tried(place) for place in (*places, *places)] == [True, True, False, False]
 
 
-def test_a_recovered_warehouse_is_used_normally_again(mount: Mount) -> None:
+def test_a_recovered_warehouse_is_used_normally_again(mount: HangingWarehouse) -> None:
     for _ in range(OPENS_AT + 2):
         mount.hangs()
     mount.may_answer.set()
@@ -116,7 +120,7 @@ def test_a_recovered_warehouse_is_used_normally_again(mount: Mount) -> None:
     assert [mount.ask(ANSWERS) for _ in range(3)] == ["id1"] * 3
 
 
-def test_a_hanging_warehouse_leaves_a_bounded_number_of_threads(mount: Mount) -> None:
+def test_a_hanging_warehouse_leaves_a_bounded_number_of_threads(mount: HangingWarehouse) -> None:
     mount.breaker = CircuitBreaker(0.001, lambda: mount.now)
     for _ in range(MOST_HANGING + 10):
         mount.hangs()

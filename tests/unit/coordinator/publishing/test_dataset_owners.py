@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.support.failpoints import Death, Died, Once, armed
-from tests.unit.coordinator.publishing.test_publish_outputs import FLIGHTS, Job
+from tests.unit.coordinator.publishing.test_publish_outputs import FLIGHTS, StagedJob
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.publishing.publish_outputs import publish
 from unstuck.coordinator.publishing.restore import restore
@@ -35,13 +35,15 @@ class Team:
         """Publish as a new job of this name."""
         return self.again(self.job(name, rows), shared_with=shared_with, **more)
 
-    def job(self, name: str, rows: int = 1) -> Job:
+    def job(self, name: str, rows: int = 1) -> StagedJob:
         self.jobs += 1
-        job = Job(self.root, f"job-{self.jobs}", name=name)
+        job = StagedJob(self.root, f"job-{self.jobs}", name=name)
         job.stage("load", rows=rows, flights=10)
         return job
 
-    def again(self, job: Job, *, shared_with: tuple[str, ...] = (), **more: Any) -> PublishResult:
+    def again(
+        self, job: StagedJob, *, shared_with: tuple[str, ...] = (), **more: Any
+    ) -> PublishResult:
         spec = OutputSpec(shared_with=shared_with)
         request = job.request(
             sources=job.sources, published_by={"load"}, outputs={"flights": spec}, **more
@@ -165,7 +167,7 @@ def test_a_log_snapshot_contains_the_owner(team: Team) -> None:
 
 def test_rejected_rows_belong_to_the_owner_of_their_output(team: Team) -> None:
     def publish_with_rejected(job_id: str, name: str) -> PublishResult:
-        job, files = Job(team.root, job_id, name=name), Files(team.root)
+        job, files = StagedJob(team.root, job_id, name=name), Files(team.root)
         staging, made = f"_staging/{job_id}/load/1-n-c", {}
         for output, of in (("flights", ""), (f"flights{REJECTED}", "flights")):
             files.write_durable(path := f"{staging}/{output}/part-0.parquet", b"x" * 10)

@@ -24,7 +24,7 @@ NOW = 1_000_000.0
 
 
 @dataclass
-class Loads:
+class PublishingJobs:
     """Jobs that publish into one warehouse, one after the other."""
 
     root: str
@@ -76,8 +76,8 @@ class Loads:
 
 
 @pytest.fixture
-def loads(tmp_path: Path) -> Loads:
-    return Loads(str(tmp_path / "warehouse"))
+def loads(tmp_path: Path) -> PublishingJobs:
+    return PublishingJobs(str(tmp_path / "warehouse"))
 
 
 EVOLVE = {"mode": "append", "on_schema_change": "evolve"}
@@ -86,7 +86,7 @@ EVOLVE = {"mode": "append", "on_schema_change": "evolve"}
 # -- columns that change ---------------------------------------------------------------------------
 
 
-def test_evolve_adds_new_columns_and_keeps_missing_ones(loads: Loads) -> None:
+def test_evolve_adds_new_columns_and_keeps_missing_ones(loads: PublishingJobs) -> None:
     loads.publish(
         EVOLVE, {"flights": loads.part("flights", columns=schema("id:long", "old:string"))}
     )
@@ -109,7 +109,7 @@ def test_evolve_adds_new_columns_and_keeps_missing_ones(loads: Loads) -> None:
         ("ID:long", "id and ID are one name"),
     ],
 )
-def test_evolve_changes_no_existing_column(loads: Loads, column: str, why: str) -> None:
+def test_evolve_changes_no_existing_column(loads: PublishingJobs, column: str, why: str) -> None:
     loads.publish(EVOLVE, {"flights": loads.part("flights", columns=schema("id:long"))})
     failed = loads.publish(
         EVOLVE, {"flights": loads.part("flights", columns=schema(column))}
@@ -121,7 +121,9 @@ def test_evolve_changes_no_existing_column(loads: Loads, column: str, why: str) 
     assert loads.columns() == {"id": "long"}
 
 
-def test_column_differences_are_reported_as_added_removed_and_changed(loads: Loads) -> None:
+def test_column_differences_are_reported_as_added_removed_and_changed(
+    loads: PublishingJobs,
+) -> None:
     columns = schema("id:long", "a:string", "b:date")
     loads.publish({"mode": "append"}, {"flights": loads.part("flights", columns=columns)})
     for said in ({}, {"on_schema_change": "fail"}):
@@ -133,7 +135,7 @@ def test_column_differences_are_reported_as_added_removed_and_changed(loads: Loa
         assert "added c (double); removed a (string); changed id from bigint to int" in failed.text
 
 
-def test_a_replace_accepts_any_columns_unless_set_to_fail(loads: Loads) -> None:
+def test_a_replace_accepts_any_columns_unless_set_to_fail(loads: PublishingJobs) -> None:
     loads.publish({}, {"flights": loads.part("flights", columns=schema("id:long"))})
     failed = loads.publish(
         {"on_schema_change": "fail"},
@@ -170,7 +172,7 @@ def test_a_replace_accepts_any_columns_unless_set_to_fail(loads: Loads) -> None:
     ],
 )
 def test_expectations_cover_all_members_of_a_fork_together(
-    loads: Loads, expect: dict[str, Any], why: str
+    loads: PublishingJobs, expect: dict[str, Any], why: str
 ) -> None:
     members = [{"flights": loads.part("flights", newest=NOW - hours * 3600)} for hours in (50, 1)]
     members[0]["other"] = loads.part("other")
@@ -190,7 +192,7 @@ def test_expectations_cover_all_members_of_a_fork_together(
     [{"published_by": frozenset({"report"})}, {"requested": ()}, {"requested": ("other",)}],
 )
 def test_expectations_also_cover_unpublished_outputs(
-    loads: Loads, request_: dict[str, Any]
+    loads: PublishingJobs, request_: dict[str, Any]
 ) -> None:
     for expect, well in (
         ({"rows": {"min": 6}, "fresh": {"column": "day", "within": "2h"}}, True),
@@ -207,7 +209,7 @@ def test_expectations_also_cover_unpublished_outputs(
         )
 
 
-def test_an_output_without_a_date_is_not_fresh(loads: Loads) -> None:
+def test_an_output_without_a_date_is_not_fresh(loads: PublishingJobs) -> None:
     expect = {"fresh": {"column": "day", "within": "9d"}}
     failed = loads.publish({"expect": expect}, {"flights": loads.part("flights")}).failed
     assert failed is not None
@@ -218,7 +220,7 @@ def test_an_output_without_a_date_is_not_fresh(loads: Loads) -> None:
     ("judged_at", "is_fresh"), [(NOW - 40 * 3600, True), (NOW, False), (None, False)]
 )
 def test_the_freshness_of_a_backfill_run_is_measured_at_its_tick(
-    loads: Loads, judged_at: float | None, is_fresh: bool
+    loads: PublishingJobs, judged_at: float | None, is_fresh: bool
 ) -> None:
     spec = {"expect": {"fresh": {"column": "day", "within": "1h"}}}
     made = {"flights": loads.part("flights", newest=NOW - 40 * 3600 - 60)}
@@ -231,7 +233,9 @@ def test_the_freshness_of_a_backfill_run_is_measured_at_its_tick(
 RULES = {"quality": {"rules": {"ok": "true"}, "max_rejected_ratio": 1.0}}
 
 
-def test_rejected_rows_are_published_with_their_output_in_the_same_mode(loads: Loads) -> None:
+def test_rejected_rows_are_published_with_their_output_in_the_same_mode(
+    loads: PublishingJobs,
+) -> None:
     for _ in range(2):
         made = {
             "flights": loads.part("flights", rejected_by={"ok": 3}),
@@ -243,7 +247,7 @@ def test_rejected_rows_are_published_with_their_output_in_the_same_mode(loads: L
     assert loads.files("flights__rejected") == ["job-0", "job-1"]
 
 
-def test_rejected_rows_are_not_published_without_their_output(loads: Loads) -> None:
+def test_rejected_rows_are_not_published_without_their_output(loads: PublishingJobs) -> None:
     made = {
         "flights": loads.part("flights"),
         "flights__rejected": loads.part("flights__rejected", rejected_of="flights"),
@@ -252,7 +256,7 @@ def test_rejected_rows_are_not_published_without_their_output(loads: Loads) -> N
     assert loads.publish(RULES, made, requested=("other",)).rows == {"other": 3}
 
 
-def test_a_partition_without_new_bad_rows_loses_its_old_ones(loads: Loads) -> None:
+def test_a_partition_without_new_bad_rows_loses_its_old_ones(loads: PublishingJobs) -> None:
     spec = {
         "mode": "partition_overwrite",
         "partition_by": ["day"],

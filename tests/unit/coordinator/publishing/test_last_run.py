@@ -18,7 +18,7 @@ TICK = 1_790_000_000.0
 SCHEMA = '{"type":"struct","fields":[]}'
 
 
-class Log:
+class PackageLog:
     """A warehouse log to which packages of jobs are added."""
 
     def __init__(self, root: str) -> None:
@@ -46,20 +46,20 @@ class Log:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Log:
-    return Log(str(tmp_path))
+def log(tmp_path: Path) -> PackageLog:
+    return PackageLog(str(tmp_path))
 
 
 @pytest.mark.parametrize(
     "run", [Run(TICK), Run(TICK, 2), Run(TICK, 200), Run(TICK, 2, redo="2026-01-01T00:00:00Z")]
 )
-def test_a_run_is_identified_by_its_tick_for_any_retry(log: Log, run: Run) -> None:
+def test_a_run_is_identified_by_its_tick_for_any_retry(log: PackageLog, run: Run) -> None:
     n = log.add_run(run)
     job = run.job_id("nightly")
     assert last_run(log.warehouse, "nightly") == RunSuccess(job, TICK, 1e9 + n, n, {"rows": n})
 
 
-def test_only_the_newest_run_of_the_schedule_counts(log: Log) -> None:
+def test_only_the_newest_run_of_the_schedule_counts(log: PackageLog) -> None:
     log.add_run(Run(TICK, 1))
     newest = Run(TICK + 3600, 3)
     n = log.add_run(newest)

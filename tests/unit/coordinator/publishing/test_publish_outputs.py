@@ -58,7 +58,7 @@ FLIGHTS = schema("month:long", "flights:long")
 
 
 @dataclass
-class Job:
+class StagedJob:
     """A job whose groups have staged their outputs in the warehouse at ``root``."""
 
     root: str
@@ -122,8 +122,8 @@ def root(tmp_path: Path) -> str:
     return str(tmp_path / "warehouse")
 
 
-def two_outputs(root: str, job: str, name: str = "flights") -> Job:
-    made = Job(root, job, name=name)
+def two_outputs(root: str, job: str, name: str = "flights") -> StagedJob:
+    made = StagedJob(root, job, name=name)
     made.stage("by_carrier", rows=2, carriers=10)
     made.stage("by_month", rows=5, months=20)
     return made
@@ -136,7 +136,7 @@ def two_outputs(root: str, job: str, name: str = "flights") -> Job:
 def test_a_requested_output_may_be_missing_only_if_its_group_was_skipped(
     root: str, skipped: set[str]
 ) -> None:
-    job = Job(root)
+    job = StagedJob(root)
     job.stage("by_carrier", rows=2, carriers=10)
     result = job.publish(("carriers", "months"), skipped=skipped)
     assert result.rows == ({"carriers": 2} if skipped else {})
@@ -163,7 +163,7 @@ def test_all_outputs_of_a_job_appear_in_one_entry(root: str) -> None:
 
 
 def test_an_entry_records_the_inputs_and_the_job_of_its_outputs(root: str) -> None:
-    job = Job(root)
+    job = StagedJob(root)
     job.stage("by_month", ordinal=0, reads={"flights": [3], "planes": [1]}, code="shop:1", months=1)
     job.stage("by_month", ordinal=1, reads={"flights": [2]}, code="shop:2", months=1)
     job.stage("hidden", reads={"secret": [9]}, code="other:1", hidden=1)
@@ -174,7 +174,7 @@ def test_an_entry_records_the_inputs_and_the_job_of_its_outputs(root: str) -> No
 
 
 def test_a_version_lists_only_the_lineage_of_its_own_dataset(root: str) -> None:
-    job = Job(root)
+    job = StagedJob(root)
     job.stage("clean", reads={"flights": [3], "absent": [0]}, code="shop:1", flights=10)
     job.stage("report", reads={"flights": [3], "prices": [2]}, code="shop:2", report=10)
     job.stage("fleet", reads={"planes": [1]}, code="other:1", planes=10)
@@ -190,7 +190,7 @@ def test_a_version_lists_only_the_lineage_of_its_own_dataset(root: str) -> None:
 
 def test_the_next_job_replaces_only_its_own_datasets(root: str) -> None:
     two_outputs(root, "job-1").publish()
-    second = Job(root, "job-2")
+    second = StagedJob(root, "job-2")
     second.stage("by_month", rows=9, months=20)
     second.publish(base=1)
 
@@ -202,7 +202,7 @@ def test_the_next_job_replaces_only_its_own_datasets(root: str) -> None:
 
 
 def test_the_members_of_a_fork_form_one_dataset(root: str) -> None:
-    job = Job(root)
+    job = StagedJob(root)
     for month in (1, 2, 3):
         job.stage("by_month", rows=month, ordinal=month, months=10)
 
@@ -211,7 +211,7 @@ def test_the_members_of_a_fork_form_one_dataset(root: str) -> None:
 
 
 def test_members_that_differ_only_in_nullability_are_compatible(root: str) -> None:
-    job = Job(root)
+    job = StagedJob(root)
     job.stage("by_month", ordinal=0, columns=schema("month:long", nullable=False), months=10)
     job.stage("by_month", ordinal=1, columns=schema("month:long"), months=10)
 
@@ -221,14 +221,14 @@ def test_members_that_differ_only_in_nullability_are_compatible(root: str) -> No
 
 
 def test_by_default_only_final_groups_are_published(root: str) -> None:
-    job = Job(root)
+    job = StagedJob(root)
     job.stage("clean", flights=10)
     job.stage("report", report=10)
     assert job.publish(by={"report"}) == PublishResult(version=1, rows={"report": 3})
 
 
 def test_a_requested_output_is_published_from_any_group(root: str) -> None:
-    job = Job(root)
+    job = StagedJob(root)
     job.stage("clean", flights=10, rejected=10)
     job.stage("report", report=10)
     assert job.publish(wanted=("flights",), by={"report"}) == PublishResult(
@@ -241,7 +241,7 @@ def test_a_requested_output_is_published_from_any_group(root: str) -> None:
 
 @pytest.mark.parametrize("wanted", [None, ()])
 def test_a_job_without_outputs_writes_no_entry(root: str, wanted: tuple[str, ...] | None) -> None:
-    job = Job(root)
+    job = StagedJob(root)
     job.stage("check")
     assert job.publish(wanted=wanted) == PublishResult()
     assert Warehouse(root).head() == 0
@@ -250,36 +250,36 @@ def test_a_job_without_outputs_writes_no_entry(root: str, wanted: tuple[str, ...
 # What cannot be published
 
 
-def missing(job: Job) -> PublishResult:
+def missing(job: StagedJob) -> PublishResult:
     job.stage("report", report=10)
     return job.publish(wanted=("report", "summary"))
 
 
-def doubled(job: Job) -> PublishResult:
+def doubled(job: StagedJob) -> PublishResult:
     job.stage("left", report=10)
     job.stage("right", report=10)
     return job.publish()
 
 
-def mixed(job: Job) -> PublishResult:
+def mixed(job: StagedJob) -> PublishResult:
     job.stage("by_month", ordinal=0, months=10)
     job.stage("by_month", ordinal=1, columns=schema("month:string", "flights:long"), months=10)
     return job.publish()
 
 
-def reordered(job: Job) -> PublishResult:
+def reordered(job: StagedJob) -> PublishResult:
     job.stage("by_month", ordinal=0, months=10)
     job.stage("by_month", ordinal=1, columns=schema("flights:long", "month:long"), months=10)
     return job.publish()
 
 
-def unmarked(job: Job) -> PublishResult:
+def unmarked(job: StagedJob) -> PublishResult:
     staging = job.stage("report", report=10)
     (Path(job.root) / staging / MARKER).unlink()
     return job.publish()
 
 
-def emptied(job: Job) -> PublishResult:
+def emptied(job: StagedJob) -> PublishResult:
     staging = job.stage("report", report=10)
     (Path(job.root) / staging / "report/part-0.parquet").write_bytes(b"cut")
     return job.publish()
@@ -305,9 +305,9 @@ def emptied(job: Job) -> PublishResult:
     ],
 )
 def test_an_unpublishable_output_gives_a_reason_and_stays_invisible(
-    root: str, case: Callable[[Job], PublishResult], code: str, says: str
+    root: str, case: Callable[[StagedJob], PublishResult], code: str, says: str
 ) -> None:
-    failed = case(Job(root)).failed
+    failed = case(StagedJob(root)).failed
     assert failed is not None
     assert failed.code == code
     assert re.search(says, failed.text)
@@ -315,7 +315,7 @@ def test_an_unpublishable_output_gives_a_reason_and_stays_invisible(
 
 
 def test_a_failure_is_final_and_repeats_give_the_same_failure(root: str) -> None:
-    job = Job(root)
+    job = StagedJob(root)
     first = unmarked(job)
     assert first.failed is not None
     job.stage(
@@ -339,7 +339,7 @@ def test_a_replaced_warehouse_is_refused(root: str, tmp_path: Path) -> None:
     assert not (tmp_path / "unshared").exists()
 
 
-class Mount:
+class VanishingWarehouse:
     """A warehouse that goes away and comes back."""
 
     def __init__(self, root: str) -> None:
@@ -357,15 +357,15 @@ class Mount:
 @pytest.mark.parametrize(
     ("act", "at"),
     [
-        (Job.publish, Point.BEFORE_PACKAGE),
-        (Job.publish, Point.BEFORE_ENTRY),
-        (Job.abort, Point.BEFORE_ENTRY),
+        (StagedJob.publish, Point.BEFORE_PACKAGE),
+        (StagedJob.publish, Point.BEFORE_ENTRY),
+        (StagedJob.abort, Point.BEFORE_ENTRY),
     ],
 )
 def test_a_warehouse_that_disappears_during_a_publish_is_not_a_failure_or_recreated(
-    root: str, act: Callable[[Job], PublishResult], at: Point
+    root: str, act: Callable[[StagedJob], PublishResult], at: Point
 ) -> None:
-    job, warehouse = two_outputs(root, "job-1"), Mount(root)
+    job, warehouse = two_outputs(root, "job-1"), VanishingWarehouse(root)
     job.known = Warehouse(root).ensure_id()
     before = arm(lambda point, _: warehouse.away() if point is at else None)
     try:
@@ -383,7 +383,7 @@ def test_a_warehouse_that_disappears_during_a_publish_is_not_a_failure_or_recrea
 def test_a_warehouse_missing_for_one_check_fails_nothing(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, warehouse, looks = two_outputs(root, "job-1"), Mount(root), []
+    job, warehouse, looks = two_outputs(root, "job-1"), VanishingWarehouse(root), []
 
     def look(files: Files, staging: str) -> Marker | None:
         looks.append(staging)
@@ -599,7 +599,7 @@ def test_exactly_one_of_a_racing_abort_and_publish_succeeds(root: str) -> None:
 # Death
 
 
-class Killed(BaseException):
+class KilledAtCall(BaseException):
     """The process is gone at this call: nothing of ours runs after it, no cleanup either."""
 
 
@@ -616,16 +616,16 @@ class Reaper:
     def wrap(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if self.dead:
-                raise Killed
+                raise KilledAtCall
             self.left -= 1
             self.dead = self.left < 0
             if self.dead and not self.after:
-                raise Killed
+                raise KilledAtCall
             result = real(*args, **kwargs)
             if self.dead:
                 if real is REAL_OPEN:
                     os.close(result)
-                raise Killed
+                raise KilledAtCall
             return result
 
         return call
@@ -650,7 +650,7 @@ def test_readers_see_all_old_or_all_new_data_when_a_publisher_is_killed(
         head = Warehouse(root).head()
         with monkeypatch.context() as patch:
             reaper = Reaper(patch, deaths, after)
-            with contextlib.suppress(Killed):
+            with contextlib.suppress(KilledAtCall):
                 job.publish()
         if not reaper.dead:
             break

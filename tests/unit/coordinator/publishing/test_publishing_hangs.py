@@ -20,7 +20,7 @@ from unstuck.coordinator.publishing.background import Background
 HOUR = 3600.0
 
 
-class Office:
+class HangingPublisher:
     """A coordinator that publishes a job into a warehouse that never answers; its clock is the
     job's.
     """
@@ -61,7 +61,7 @@ def test_every_promised_retry_starts_on_time(
     offices: int,
 ) -> None:
     job, decision = publishing()
-    all_of_them = [Office(job) for _ in range(offices)]
+    all_of_them = [HangingPublisher(job) for _ in range(offices)]
     tries, promised, looks = [], job.now, 0
     try:
         while job.now < 1000.0 + HOUR:

@@ -17,7 +17,7 @@ from unstuck.coordinator.reconcile.consumer import LINGER, WAIT, Consumer
 from unstuck.coordinator.store.reports import StreamEntry
 
 
-class _Stream:
+class _GivenBatches:
     """A report stream whose batches are given."""
 
     def __init__(self, *batches: Sequence[StreamEntry]) -> None:
@@ -56,7 +56,7 @@ def test_the_consumer_waits_for_more_after_a_batch_of_several_outcomes(
     def apply(entries: Iterable[StreamEntry]) -> None:
         read.append(list(entries))
 
-    stream: Any = _Stream(batch, [])
+    stream: Any = _GivenBatches(batch, [])
     consumer = Consumer(
         stream,
         coordinator.reconciler,

@@ -44,7 +44,7 @@ def key(hours: float, number: int = 1) -> str:
     return f"s@{tick_text(T0 + hours * HOUR)}" + (f"/{number}" if number > 1 else "")
 
 
-class Play:
+class BackfillPlay:
     """A schedule of every hour, whose ticks before T0 are backfilled; the clock stands at T0 plus
     ``seconds``.
     """
@@ -131,7 +131,7 @@ class Play:
 def test_ticks_of_a_backfill_run_one_after_the_other_under_their_keys(
     backwards: bool, order: list[int]
 ) -> None:
-    play = Play()
+    play = BackfillPlay()
     assert play.give(-3, -1, backwards=backwards).startswith(
         "DONE: the backfill of schedule s is on record: 0 of 3 ticks are done"
     )
@@ -147,7 +147,7 @@ def test_ticks_of_a_backfill_run_one_after_the_other_under_their_keys(
 
 
 def test_the_number_of_parallel_runs_is_limited_and_can_be_raised() -> None:
-    play = Play()
+    play = BackfillPlay()
     play.give(parallel=2)
     assert play.decide() == [key(-5), key(-4)]
     assert play.give(parallel=2).startswith("ALREADY: ")
@@ -156,7 +156,7 @@ def test_the_number_of_parallel_runs_is_limited_and_can_be_raised() -> None:
 
 
 def test_clock_runs_continue_beside_a_backfill_and_only_past_ticks_run() -> None:
-    play = Play()
+    play = BackfillPlay()
     play.give(-2, 10, parallel=2)
     assert play.backfill.total == 3  # the tick of T0 among them
     play.decide(2 * HOUR)
@@ -174,7 +174,7 @@ def test_clock_runs_continue_beside_a_backfill_and_only_past_ticks_run() -> None
 def test_every_tick_reruns_in_the_given_order_with_any_parallelism(
     backwards: bool, parallel: int, policy: dict[str, Any]
 ) -> None:
-    play = Play(made(**policy))
+    play = BackfillPlay(made(**policy))
     hours = [-4, -3, -2, -1]
     for hour in hours:
         play.had(hour, Status.FINISHED)
@@ -198,7 +198,7 @@ def test_every_tick_reruns_in_the_given_order_with_any_parallelism(
 def test_the_outcome_of_the_current_run_decides_whether_a_tick_reruns(
     redo: Redo, begun: list[str], progress: str
 ) -> None:
-    play = Play()
+    play = BackfillPlay()
     play.had(-3, Status.FINISHED, number=2)
     play.had(-2, Status.FINISHED)
     play.had(-2, Status.FAILED, number=3)
@@ -212,14 +212,14 @@ def test_the_outcome_of_the_current_run_decides_whether_a_tick_reruns(
 
 
 def test_a_tick_run_by_the_clock_is_left_to_the_clock() -> None:
-    play = Play(replace(made(), runs=(Run(T0),)))
+    play = BackfillPlay(replace(made(), runs=(Run(T0),)))
     play.give(-1, 0, backwards=True)
     assert play.decide() == [key(-1)]
     assert [run.job for run in play.record.runs] == [key(0)]
 
 
 def test_a_backfill_fails_once_for_any_number_of_failed_runs() -> None:
-    play = Play(made(every="1h", retry={"max": 0}))
+    play = BackfillPlay(made(every="1h", retry={"max": 0}))
     play.give(-3, -1, parallel=3)
     play.decide()
     first, second, third = [run.job for run in play.backfill.active]
@@ -231,7 +231,7 @@ def test_a_backfill_fails_once_for_any_number_of_failed_runs() -> None:
 
 
 def test_a_stop_after_the_last_run_does_not_cancel_the_backfill() -> None:
-    play = Play()
+    play = BackfillPlay()
     play.give(-1, -1)
     (run,) = play.decide()
     play.jobs[run] = replace(play.jobs[run], status=Status.FINISHED, ended_at=T0)
@@ -241,7 +241,7 @@ def test_a_stop_after_the_last_run_does_not_cancel_the_backfill() -> None:
 
 
 def test_a_failed_run_reuses_its_finished_work_and_a_good_one_restarts() -> None:
-    play = Play()
+    play = BackfillPlay()
     play.had(-2, Status.FAILED)
     play.had(-1, Status.FINISHED)
     play.give(-2, -1, redo="all", parallel=2)
@@ -253,7 +253,7 @@ def test_a_failed_run_reuses_its_finished_work_and_a_good_one_restarts() -> None
 
 
 def test_a_repeated_backfill_runs_only_missing_ticks() -> None:
-    play = Play()
+    play = BackfillPlay()
     play.give(-2, -1)
     play.decide()
     play.ends()
@@ -267,7 +267,7 @@ def test_a_repeated_backfill_runs_only_missing_ticks() -> None:
 
 
 def test_a_paused_backfill_waits_for_a_resume_and_active_runs_may_end() -> None:
-    play = Play()
+    play = BackfillPlay()
     play.give()
     play.decide()
     assert play.command("pause") == "DONE"
@@ -281,7 +281,7 @@ def test_a_paused_backfill_waits_for_a_resume_and_active_runs_may_end() -> None:
 
 
 def test_a_backfill_waits_while_its_schedule_is_paused() -> None:
-    play = Play()
+    play = BackfillPlay()
     play.record = settled(command(play.record, "pause", T0 + 1, "ann").record, T0 + 1)
     assert "it waits until the schedule is resumed" in play.give()
     assert play.decide() == []
@@ -290,7 +290,7 @@ def test_a_backfill_waits_while_its_schedule_is_paused() -> None:
 
 
 def test_a_cancel_ends_a_backfill_permanently_after_its_runs() -> None:
-    play = Play()
+    play = BackfillPlay()
     play.give()
     play.decide()
     assert play.give(-9, -1).startswith("REFUSED: ")
@@ -311,7 +311,7 @@ RETRYING = {"every": "1h", "retry": {"max": 1, "backoff": "10s"}}
 
 
 def test_a_failed_tick_is_retried_before_the_next_and_then_fails_the_backfill() -> None:
-    play = Play(made(**RETRYING))
+    play = BackfillPlay(made(**RETRYING))
     play.give()
     play.decide()
     assert play.ends(Status.FAILED, reason=FAILED) == play.decide(8) == [""]
@@ -330,7 +330,7 @@ def test_a_failed_tick_is_retried_before_the_next_and_then_fails_the_backfill() 
 
 
 def test_a_skipped_failed_tick_blocks_nothing() -> None:
-    play = Play(made(every="1h", retry={"max": 0}))
+    play = BackfillPlay(made(every="1h", retry={"max": 0}))
     play.give(-3, -1)
     play.decide()
     play.ends(Status.FAILED, reason=FAILED)
@@ -348,7 +348,7 @@ def test_a_skipped_failed_tick_blocks_nothing() -> None:
 
 
 def test_with_failures_allowed_other_ticks_run_and_it_stays_failed_until_acknowledged() -> None:
-    play = Play(made(every="1h", retry={"max": 0}, on_failure="continue"))
+    play = BackfillPlay(made(every="1h", retry={"max": 0}, on_failure="continue"))
     play.give(-3, -1)
     play.decide()
     assert play.ends(Status.FAILED, reason=FAILED) == [key(-2)]
@@ -365,8 +365,8 @@ def test_with_failures_allowed_other_ticks_run_and_it_stays_failed_until_acknowl
     assert (play.backfill.status, list(play.record.problems)) == ("CANCELED", [])
 
 
-def cumulative() -> Play:
-    return Play(replace(made(**RETRYING), builds_on="balance"))
+def cumulative() -> BackfillPlay:
+    return BackfillPlay(replace(made(**RETRYING), builds_on="balance"))
 
 
 def test_cumulative_ticks_run_in_order_without_gaps() -> None:
@@ -436,7 +436,7 @@ def test_reruns_start_from_the_version_published_by_the_previous_tick() -> None:
 
 
 def test_a_run_that_can_never_be_submitted_halts_the_backfill_until_a_resume() -> None:
-    play = Play()
+    play = BackfillPlay()
     play.give()
     now = T0 + 2
     play.record = decide(play.record, {}, now).record
@@ -451,7 +451,7 @@ def test_a_run_that_can_never_be_submitted_halts_the_backfill_until_a_resume() -
 
 
 def test_a_rolled_back_store_submits_the_same_run_again() -> None:
-    play = Play()
+    play = BackfillPlay()
     play.give()
     play.decide()
     play.jobs.clear()
@@ -475,7 +475,7 @@ def test_an_impossible_backfill_is_refused(
     policy: dict[str, Any], first: float, last: float, more: dict[str, Any], words: str
 ) -> None:
     record = replace(made(), policy=json.dumps(policy))
-    assert words in Play(record).give(first, last, **more)
+    assert words in BackfillPlay(record).give(first, last, **more)
 
 
 def test_a_date_means_a_whole_day_in_the_zone_of_the_schedule() -> None:
@@ -511,7 +511,7 @@ def test_the_day_of_a_clock_change_has_all_its_hours(
 
 
 def test_a_backfill_keeps_the_ticks_of_its_original_trigger() -> None:
-    play = Play()
+    play = BackfillPlay()
     play.give(-3, -1)
     play.decide()
     play.record = replace(play.record, policy=json.dumps({"every": "10m"}))

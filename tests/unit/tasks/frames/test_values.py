@@ -54,7 +54,7 @@ def ctx(work: Work, shown: Shown, tmp_path: Path) -> StepContext:
     )
 
 
-class Rude:
+class ValueWithoutText:
     """Of a class of the step's own: it has neither a number nor a text."""
 
     def __float__(self) -> float:
@@ -107,7 +107,11 @@ def test_any_number_is_valid_progress_and_a_missing_total_is_unknown(
         ((10**400, 5), [], "done=(int)"),
         ((Decimal("sNaN"), 5), [], "done=(Decimal)"),
         ((np.array([1, 2]), 5), [], "done=(ndarray)"),
-        ((Rude(), Rude()), [], "done=(Rude), total=(Rude)"),
+        (
+            (ValueWithoutText(), ValueWithoutText()),
+            [],
+            "done=(ValueWithoutText), total=(ValueWithoutText)",
+        ),
         ((3, "10"), [(3, None)], "total='10'"),
         ((3, float("nan")), [(3, None)], "total=nan"),
     ],
@@ -164,7 +168,7 @@ def nested(levels: int) -> list[Any]:
         (np.array([1, 2]), "it holds a ndarray"),
         ({("a", 1): 2}, "keys must be str"),
         (10**5000, "digits"),
-        (Rude(), "it holds a Rude"),
+        (ValueWithoutText(), "it holds a ValueWithoutText"),
         ("half a character: \ud800", "surrogates not allowed"),
         (nested(MAX_DEPTH + 1), "more than 100 lists and mappings in one another"),
     ],
@@ -209,18 +213,19 @@ def test_an_output_name_must_be_text(ctx: StepContext) -> None:
 # -- errors and lines of the log -------------------------------------------------------------------
 
 
-class Unspeakable(Exception):
+class ErrorWithoutText(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
 def test_an_error_without_a_message_is_reported_as_such() -> None:
     assert (
-        failure_of(Unspeakable()).text
-        == "Unspeakable: (it has no text: asking for it raised RuntimeError)"
+        failure_of(ErrorWithoutText()).text
+        == "ErrorWithoutText: (it has no text: asking for it raised RuntimeError)"
     )
     assert (
-        "(it has no text: asking for it raised RuntimeError)" in failure_of(SystemExit(Rude())).text
+        "(it has no text: asking for it raised RuntimeError)"
+        in failure_of(SystemExit(ValueWithoutText())).text
     )
 
 
@@ -240,14 +245,14 @@ def test_an_unformattable_log_line_is_logged_with_its_place_and_fails_no_step(
     log = AttemptLog(Files(str(tmp_path)), "_staging/j/job.logs/g.1-n-c.log")
     with log.open():
         log.logger.info("%d rows", "many")
-        log.logger.info("%s", Rude())
-        log.logger.info(Rude())
+        log.logger.info("%s", ValueWithoutText())
+        log.logger.info(ValueWithoutText())
     assert log.path is not None
     first, second, third = log.path.read_text().splitlines()
     assert f"%d rows (this line cannot be put together, see {Path(__file__).name}:" in first
     assert first.endswith("TypeError)")
     assert "%s (this line" in second
-    assert "a Rude (this line" in third
+    assert "a ValueWithoutText (this line" in third
 
 
 def test_frames_are_recognized_after_a_step_replaced_isinstance(

@@ -57,7 +57,7 @@ def test_the_result_or_error_of_a_call_is_in_its_future() -> None:
 
 
 @dataclass
-class Log:
+class PipedLog:
     """A log that is written into a pipe."""
 
     log: logging.Logger
@@ -70,12 +70,12 @@ class Log:
 
 
 @pytest.fixture
-def piped() -> Iterator[Log]:
+def piped() -> Iterator[PipedLog]:
     reading, writing = os.pipe()
     handler = NonBlockingHandler(writing)
     log = logging.Logger("piped")
     log.addHandler(handler)
-    yield Log(log, handler, reading)
+    yield PipedLog(log, handler, reading)
     os.close(reading)  # whoever is still writing is told so
     # Its number may be given to another file as soon as it is closed, and must not be written to
     # then.
@@ -83,13 +83,13 @@ def piped() -> Iterator[Log]:
     os.close(writing)
 
 
-def test_lines_are_written_in_order_and_awaited(piped: Log) -> None:
+def test_lines_are_written_in_order_and_awaited(piped: PipedLog) -> None:
     for n in range(100):
         piped.log.warning("line %d", n)
     assert piped.lines() == [f"line {n}" for n in range(100)]
 
 
-def test_an_unformattable_line_is_reported_and_the_next_line_is_written(piped: Log) -> None:
+def test_an_unformattable_line_is_reported_and_the_next_line_is_written(piped: PipedLog) -> None:
     piped.log.warning("too %s %s", "few")
     piped.log.warning("next")
     bad, following = piped.lines()
@@ -97,7 +97,7 @@ def test_an_unformattable_line_is_reported_and_the_next_line_is_written(piped: L
     assert following == "next"
 
 
-def test_a_blocked_log_delays_no_process(piped: Log) -> None:
+def test_a_blocked_log_delays_no_process(piped: PipedLog) -> None:
     limit = Limit(LOG_TIMEOUT + 5.0)
     for _ in range(2 * MAX_WAITING):
         piped.log.warning("x" * 1000)

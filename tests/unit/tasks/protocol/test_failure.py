@@ -149,7 +149,7 @@ def test_an_error_that_repeats_its_cause_is_logged_once(said: str) -> None:
     assert describe_in_time(ours).whole.count(said) == 1, "what the cause alone says is not lost"
 
 
-class Flaky(ConnectionError):
+class FlakyConnection(ConnectionError):
     pass
 
 
@@ -177,9 +177,15 @@ def about_sql() -> SqlInvalid:
     ("error", "recoverable", "names"),
     [
         (
-            Flaky(),
+            FlakyConnection(),
             True,
-            (f"{__name__}.Flaky", "ConnectionError", "OSError", "Exception", "BaseException"),
+            (
+                f"{__name__}.FlakyConnection",
+                "ConnectionError",
+                "OSError",
+                "Exception",
+                "BaseException",
+            ),
         ),
         (SystemExit(1), True, ("SystemExit", "BaseException")),
         (

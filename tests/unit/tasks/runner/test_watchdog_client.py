@@ -61,7 +61,7 @@ for line in sys.stdin:
 """
 
 
-class Runner:
+class ClientProcess:
     """The process with the client."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -110,7 +110,7 @@ class Runner:
 
 
 @pytest.fixture
-def runner(redis_server: RedisServer) -> Iterator[Runner]:
+def runner(redis_server: RedisServer) -> Iterator[ClientProcess]:
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(
         [sys.executable, "-c", _RUNNER],
@@ -125,13 +125,13 @@ def runner(redis_server: RedisServer) -> Iterator[Runner]:
     )
     try:
         with process:
-            yield Runner(process)
+            yield ClientProcess(process)
             process.kill()
     finally:
         process.kill()
 
 
-Does = Callable[[Runner], object]
+Does = Callable[[ClientProcess], object]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ Does = Callable[[Runner], object]
     ids=["no descriptor is left", "every descriptor was closed"],
 )
 def test_a_runner_that_cannot_start_a_watchdog_ends_with_its_children_and_a_reason(
-    runner: Runner, step: str, then: str, says: str
+    runner: ClientProcess, step: str, then: str, says: str
 ) -> None:
     """It would go on taking offers, and every one of them would be lost in it."""
     child = runner.do("print(subprocess.Popen(['sleep', '600'], process_group=0).pid)")
@@ -174,7 +174,7 @@ HANG_THE_LOG = "logging.getLogger().addHandler(Hung())"
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_watchdog_is_replaced_although_the_log_hangs(
-    runner: Runner, number: signal.Signals
+    runner: ClientProcess, number: signal.Signals
 ) -> None:
     runner.do(HANG_THE_LOG)
     runner.watchdog.send_signal(number)
@@ -183,7 +183,7 @@ def test_a_watchdog_is_replaced_although_the_log_hangs(
 
 
 def test_a_runner_that_contacts_a_dead_watchdog_gets_another_although_the_log_hangs(
-    runner: Runner,
+    runner: ClientProcess,
 ) -> None:
     runner.do(HANG_THE_LOG)
     # Until then nobody else can have noticed: the thread that would is not let go on.
@@ -194,7 +194,9 @@ def test_a_runner_that_contacts_a_dead_watchdog_gets_another_although_the_log_ha
     runner.another_watchdog()
 
 
-def test_a_runner_that_cannot_start_a_watchdog_ends_although_the_log_hangs(runner: Runner) -> None:
+def test_a_runner_that_cannot_start_a_watchdog_ends_although_the_log_hangs(
+    runner: ClientProcess,
+) -> None:
     child = runner.do("print(subprocess.Popen(['sleep', '600'], process_group=0).pid)")
     runner.do(HANG_THE_LOG)
     runner.do("hoarded = hoard(64)")
@@ -203,7 +205,7 @@ def test_a_runner_that_cannot_start_a_watchdog_ends_although_the_log_hangs(runne
     wait_until(lambda: fleet.gone(int(child)), 5, "what the step had started to be gone")
 
 
-def test_a_watchdog_pipe_may_have_a_descriptor_above_1023(runner: Runner) -> None:
+def test_a_watchdog_pipe_may_have_a_descriptor_above_1023(runner: ClientProcess) -> None:
     """As that of a new one may have, when the step has a thousand files open.
 
     select() refuses it.
@@ -227,7 +229,7 @@ def test_a_watchdog_pipe_may_have_a_descriptor_above_1023(runner: Runner) -> Non
     ids=["no descriptor is left", "a builtin is replaced"],
 )
 def test_a_frozen_watchdog_is_replaced_although_it_could_not_be_inspected_for_a_while(
-    runner: Runner, step: str, undone: str
+    runner: ClientProcess, step: str, undone: str
 ) -> None:
     runner.do(step)
     for _ in range(4):
@@ -239,7 +241,7 @@ def test_a_frozen_watchdog_is_replaced_although_it_could_not_be_inspected_for_a_
 
 
 def test_a_child_of_a_step_that_closes_all_descriptors_does_not_end_the_runner(
-    runner: Runner,
+    runner: ClientProcess,
 ) -> None:
     runner.do("in_a_child(lambda: (os.closerange(3, 64), client.taken()))")
     assert runner.do("client.taken(); print('taken')") == "taken"

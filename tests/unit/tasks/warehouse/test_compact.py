@@ -41,7 +41,7 @@ APPEND_BY_DAY = OutputSpec(mode="append", partition_by=("day",))
 TARGET = 1_000_000
 
 
-class Loads:
+class FlightLoads:
     """A dataset ``flights`` of a few rows a job."""
 
     def __init__(self, root: Path | str) -> None:
@@ -93,11 +93,11 @@ class Loads:
 
 
 @pytest.fixture
-def loads(tmp_path: Path) -> Loads:
-    return Loads(tmp_path / "warehouse")
+def loads(tmp_path: Path) -> FlightLoads:
+    return FlightLoads(tmp_path / "warehouse")
 
 
-def test_many_small_files_become_one_with_the_same_rows(loads: Loads) -> None:
+def test_many_small_files_become_one_with_the_same_rows(loads: FlightLoads) -> None:
     for n in range(5):
         loads.load(f"job{n}", APPEND, day=["2013-01-01"], n=[n])
     before, schema = loads.rows(), loads.warehouse.dataset("flights").schema
@@ -126,7 +126,7 @@ compact(Warehouse(sys.argv[1]), "flights", "compact-died", lambda path: False, t
 def test_a_killed_compaction_changes_nothing_and_the_next_succeeds(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    loads = Loads(
+    loads = FlightLoads(
         f"{request.getfixturevalue('bucket')}/w" if store == "S3" else tmp_path / "warehouse"
     )
     files = loads.warehouse.storage
@@ -150,7 +150,7 @@ def test_a_killed_compaction_changes_nothing_and_the_next_succeeds(
     assert (loads.compact().after, rows()) == (1, [0, 1, 2, 3])
 
 
-def test_compacted_partitions_stay_separate_and_replaceable(loads: Loads) -> None:
+def test_compacted_partitions_stay_separate_and_replaceable(loads: FlightLoads) -> None:
     for n in range(3):
         output = OutputSpec(mode="append", partition_by=("day",))
         loads.load(f"job{n}", output, day=["2013-01-01", "2013-01-02"], n=[n, n + 10])
@@ -166,7 +166,7 @@ def test_compacted_partitions_stay_separate_and_replaceable(loads: Loads) -> Non
     ]
 
 
-def test_late_rows_of_one_load_stay_separate_and_replaceable(loads: Loads) -> None:
+def test_late_rows_of_one_load_stay_separate_and_replaceable(loads: FlightLoads) -> None:
     for n, day in enumerate(("2013-01-02", "2013-01-03"), 1):
         loads.load(f"job{n}", BY_DAY, {"day": [day]}, day=["2013-01-01"], n=[n])
     loads.load("more", APPEND_BY_DAY, day=["2013-01-01"], n=[3])
@@ -183,7 +183,7 @@ def test_late_rows_of_one_load_stay_separate_and_replaceable(loads: Loads) -> No
     ]
 
 
-def test_more_than_ten_new_files_of_a_compaction_have_distinct_names(loads: Loads) -> None:
+def test_more_than_ten_new_files_of_a_compaction_have_distinct_names(loads: FlightLoads) -> None:
     for job in ("one", "two"):
         loads.load(
             job, APPEND_BY_DAY, day=[f"2013-01-{n:02d}" for n in range(1, 26)], id=list(range(25))
@@ -193,7 +193,7 @@ def test_more_than_ten_new_files_of_a_compaction_have_distinct_names(loads: Load
     assert loads.rows() == before
 
 
-def test_large_files_and_files_with_other_types_are_not_compacted(loads: Loads) -> None:
+def test_large_files_and_files_with_other_types_are_not_compacted(loads: FlightLoads) -> None:
     loads.load("one", APPEND, n=[1])
     loads.load("large", APPEND, n=list(range(100_000)))
     loads.load("two", APPEND, n=[2])
@@ -205,7 +205,7 @@ def test_large_files_and_files_with_other_types_are_not_compacted(loads: Loads) 
     assert sum(row[0] for row in loads.rows()) == 3 + sum(range(100_000))
 
 
-def test_new_files_have_about_the_target_size(loads: Loads) -> None:
+def test_new_files_have_about_the_target_size(loads: FlightLoads) -> None:
     for n in range(10):
         loads.load(f"job{n}", APPEND, n=[n])
     size = max(file.bytes for file in loads.warehouse.dataset("flights").files)
@@ -213,7 +213,7 @@ def test_new_files_have_about_the_target_size(loads: Loads) -> None:
     assert loads.compact(target=size * 5).after == 2
 
 
-def test_a_file_that_a_retry_may_append_again_keeps_its_name(loads: Loads) -> None:
+def test_a_file_that_a_retry_may_append_again_keeps_its_name(loads: FlightLoads) -> None:
     for n in range(3):
         loads.load(f"job{n}", APPEND, n=[n])
 
@@ -224,7 +224,7 @@ def test_a_file_that_a_retry_may_append_again_keeps_its_name(loads: Loads) -> No
     assert loads.rows() == [(0,), (1,), (2,)], "not appended twice"
 
 
-def overtaken(loads: Loads, meanwhile: Callable[[], None]) -> Compacted:
+def overtaken(loads: FlightLoads, meanwhile: Callable[[], None]) -> Compacted:
     """A compaction, between whose reading and writing something else is done."""
 
     def late(*args: Any) -> Any:
@@ -236,7 +236,7 @@ def overtaken(loads: Loads, meanwhile: Callable[[], None]) -> Compacted:
         return loads.compact()
 
 
-def test_a_concurrent_append_of_another_job_is_kept(loads: Loads) -> None:
+def test_a_concurrent_append_of_another_job_is_kept(loads: FlightLoads) -> None:
     for n in range(3):
         loads.load(f"job{n}", APPEND, n=[n])
 
@@ -245,7 +245,7 @@ def test_a_concurrent_append_of_another_job_is_kept(loads: Loads) -> None:
     assert loads.rows() == [(0,), (1,), (2,), (3,)]
 
 
-def test_a_concurrent_replace_of_another_job_is_not_undone(loads: Loads) -> None:
+def test_a_concurrent_replace_of_another_job_is_not_undone(loads: FlightLoads) -> None:
     for n in range(3):
         loads.load(f"job{n}", APPEND, n=[n])
 
@@ -255,7 +255,7 @@ def test_a_concurrent_replace_of_another_job_is_not_undone(loads: Loads) -> None
     assert loads.warehouse.head() == 4
 
 
-def test_compaction_preserves_types_of_all_kinds(loads: Loads) -> None:
+def test_compaction_preserves_types_of_all_kinds(loads: FlightLoads) -> None:
     from datetime import date, datetime
     from decimal import Decimal
 
@@ -284,7 +284,7 @@ def test_compaction_preserves_types_of_all_kinds(loads: Loads) -> None:
     assert json.loads(loads.warehouse.dataset("flights").schema)["fields"]
 
 
-def test_a_dry_run_writes_nothing(loads: Loads) -> None:
+def test_a_dry_run_writes_nothing(loads: FlightLoads) -> None:
     for n in range(4):
         loads.load(f"job{n}", APPEND, n=[n])
     there = sorted(Path(loads.root).rglob("*"))
@@ -298,7 +298,7 @@ def test_nothing_is_written_to_the_place_of_a_disappeared_warehouse(
     tmp_path: Path, client: redis.Redis
 ) -> None:
     """As after an unmount: its folder stands there, empty."""
-    loads = Loads(tmp_path / "warehouse")
+    loads = FlightLoads(tmp_path / "warehouse")
     for job in range(3):
         loads.load(f"job{job}", BY_DAY, id=[1, 2], day=[f"d{job}", f"e{job}"])
     for job in range(3, 5):

@@ -211,7 +211,7 @@ def test_a_multiline_answer_is_one_line_in_the_error(
     """As Azure answers."""
     said = b"<Error><Code>AccessDenied</Code><Message>No.\nRequestId:1\nTime:2</Message></Error>"
 
-    class Answer(BaseHTTPRequestHandler):
+    class MultilineAnswer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(403)
             self.send_header("Content-Length", str(len(said)))
@@ -221,7 +221,7 @@ def test_a_multiline_answer_is_one_line_in_the_error(
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), MultilineAnswer) as server:
         threading.Thread(target=server.serve_forever).start()
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
         try:

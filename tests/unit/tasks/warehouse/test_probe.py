@@ -17,7 +17,7 @@ from unstuck.tasks.warehouse.probe import ANSWERS_WITHIN, EVERY, EVERY_NONE, War
 AT = 5000.0  # by the clock of the store
 
 
-class Clock:
+class ProbeClock:
     """Monotonic seconds, as the test sets them."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ def settled(probe: WarehouseProbe) -> WarehouseSeen:
 
 
 def test_the_warehouse_id_is_reported_and_rechecked_periodically(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = ProbeClock()
     probe = WarehouseProbe(Settings(warehouse=str(tmp_path)), clock)
     first = Warehouse(str(tmp_path)).ensure_id()
     assert settled(probe).id == first
@@ -49,7 +49,7 @@ def test_the_warehouse_id_is_reported_and_rechecked_periodically(tmp_path: Path)
 
 
 def test_a_missing_warehouse_is_checked_again_soon(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = ProbeClock()
     probe = WarehouseProbe(Settings(warehouse=str(tmp_path)), clock)
     assert settled(probe).id == "", "there is none"
     known = Warehouse(str(tmp_path)).ensure_id()
@@ -80,7 +80,7 @@ def test_an_unreadable_folder_is_reported_with_the_error(tmp_path: Path) -> None
 def test_a_hanging_mount_delays_nothing_and_is_reported_until_it_responds(tmp_path: Path) -> None:
     hung = tmp_path / "_warehouse_id"
     os.mkfifo(hung)  # who reads it waits, as on a mount whose server is gone
-    clock = Clock()
+    clock = ProbeClock()
     probe = WarehouseProbe(Settings(warehouse=str(tmp_path)), clock)
     limit = Limit(5.0)
     probe.seen(AT)

@@ -49,7 +49,7 @@ for line in sys.stdin:
 """
 
 
-class Runner:
+class StarterProcess:
     """The process that starts watchdogs."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -71,7 +71,7 @@ class Runner:
 
 
 @contextmanager
-def started(redis_url: str) -> Iterator[Runner]:
+def started(redis_url: str) -> Iterator[StarterProcess]:
     with subprocess.Popen(
         [sys.executable, "-c", _RUNNER],
         env={**os.environ, "UNSTUCK_REDIS_URL": redis_url, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -82,13 +82,13 @@ def started(redis_url: str) -> Iterator[Runner]:
         stderr=subprocess.PIPE,
     ) as process:
         try:
-            yield Runner(process)
+            yield StarterProcess(process)
         finally:
             process.kill()
 
 
 @pytest.fixture
-def runner(redis_server: RedisServer) -> Iterator[Runner]:
+def runner(redis_server: RedisServer) -> Iterator[StarterProcess]:
     with started(redis_server.url) as runner:
         yield runner
 
@@ -101,7 +101,7 @@ def watches(watchdog: psutil.Process) -> bool:
 
 
 def test_a_single_threaded_process_forks_its_watchdog_and_others_start_python(
-    runner: Runner,
+    runner: StarterProcess,
 ) -> None:
     assert runner.kind == "ForkedWatchdog"
     runner.do("threading.Thread(target=time.sleep, args=(1000,), daemon=True).start(); start()")
@@ -114,7 +114,7 @@ def test_a_single_threaded_process_forks_its_watchdog_and_others_start_python(
 
 
 def test_a_forked_watchdog_leaves_the_process_group_of_its_runner(
-    runner: Runner,
+    runner: StarterProcess,
 ) -> None:
     """The runner may kill its group at once. On a busy host, the watchdog is slow to leave it."""
     runner.do("setsid = os.setsid; os.setsid = lambda: (time.sleep(0.3), setsid())")
@@ -124,7 +124,7 @@ def test_a_forked_watchdog_leaves_the_process_group_of_its_runner(
     assert runner.said() == str(watchdog.pid)
 
 
-def test_a_forked_watchdog_is_found_and_shown_as_a_watchdog(runner: Runner) -> None:
+def test_a_forked_watchdog_is_found_and_shown_as_a_watchdog(runner: StarterProcess) -> None:
     wait_until(lambda: watches(runner.watchdog), 10, "it to watch")
     assert runner.watchdog.cmdline()[0] == "unstuck.tasks.watchdog"
     assert os.getsid(runner.watchdog.pid) == runner.watchdog.pid, (
@@ -132,7 +132,7 @@ def test_a_forked_watchdog_is_found_and_shown_as_a_watchdog(runner: Runner) -> N
     )
 
 
-def test_a_forked_watchdog_keeps_no_descriptor_of_its_runner(runner: Runner) -> None:
+def test_a_forked_watchdog_keeps_no_descriptor_of_its_runner(runner: StarterProcess) -> None:
     """billiard knows the death of a child by the end of a pipe, which the child's own children must
     not hold open.
     """
@@ -149,7 +149,7 @@ def test_a_forked_watchdog_keeps_no_descriptor_of_its_runner(runner: Runner) -> 
 
 
 def test_a_forked_watchdog_keeps_no_signal_handler_and_its_end_is_reported(
-    runner: Runner,
+    runner: StarterProcess,
 ) -> None:
     wait_until(lambda: watches(runner.watchdog), 10, "it to watch")
     runner.watchdog.send_signal(signal.SIGUSR1)

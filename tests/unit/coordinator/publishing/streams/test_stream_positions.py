@@ -145,7 +145,7 @@ def test_an_output_without_arrivals_is_omitted_if_its_dataset_would_not_change()
     )
 
 
-class Loads:
+class StreamLoads:
     """A warehouse into which jobs load a stream, without Spark."""
 
     def __init__(self, root: str) -> None:
@@ -210,12 +210,12 @@ class Loads:
 
 
 @pytest.fixture
-def loads(tmp_path: Path) -> Loads:
-    return Loads(str(tmp_path / "warehouse"))
+def loads(tmp_path: Path) -> StreamLoads:
+    return StreamLoads(str(tmp_path / "warehouse"))
 
 
 def test_the_second_of_two_jobs_with_the_same_files_is_aborted_without_duplicates(
-    loads: Loads,
+    loads: StreamLoads,
 ) -> None:
     assert loads.publish("one", "", loads.bytes).version == 1
     assert loads.publish("two", "one", loads.bytes).version == 2
@@ -228,7 +228,7 @@ def test_the_second_of_two_jobs_with_the_same_files_is_aborted_without_duplicate
     assert loads.publish("late", "one", loads.bytes) == refused, "and so on every repeat"
 
 
-def test_a_job_without_arrivals_creates_no_version(loads: Loads) -> None:
+def test_a_job_without_arrivals_creates_no_version(loads: StreamLoads) -> None:
     loads.publish("one", "", loads.bytes)
     assert loads.publish_nothing_new("idle") == PublishResult(
         nothing_new="nothing new, looked at 2 files in /in"
@@ -239,7 +239,7 @@ def test_a_job_without_arrivals_creates_no_version(loads: Loads) -> None:
 
 
 def test_a_job_without_a_stream_or_a_compaction_keeps_the_checkpoint(
-    loads: Loads,
+    loads: StreamLoads,
 ) -> None:
     loads.publish("one", "", loads.rows)
     loads.publish("other", None, loads.rows)
@@ -252,7 +252,7 @@ def test_a_job_without_a_stream_or_a_compaction_keeps_the_checkpoint(
     assert loads.publish("two", "one", loads.rows).version == 4
 
 
-def test_snapshots_contain_the_checkpoint(loads: Loads) -> None:
+def test_snapshots_contain_the_checkpoint(loads: StreamLoads) -> None:
     loads.publish("zero", None, loads.bytes)
     for n in range(SNAPSHOT_EVERY):
         loads.publish(f"job{n}", f"job{n - 1}" if n else "", loads.bytes)
@@ -262,7 +262,7 @@ def test_snapshots_contain_the_checkpoint(loads: Loads) -> None:
 
 
 def test_a_vacuum_removes_checkpoints_only_of_removed_versions(
-    loads: Loads,
+    loads: StreamLoads,
 ) -> None:
     for job, after in (("one", ""), ("two", "one"), ("three", "two")):
         loads.publish(job, after, loads.bytes)
@@ -280,7 +280,7 @@ def test_a_vacuum_removes_checkpoints_only_of_removed_versions(
 
 
 def test_the_staging_collector_keeps_a_checkpoint_folder_named_in_the_log(
-    loads: Loads,
+    loads: StreamLoads,
 ) -> None:
     loads.publish("one", "", loads.bytes)
     assert "_staging/one/load/1-n-c" in named_by(loads.warehouse.existing_entry(1))
@@ -288,7 +288,7 @@ def test_the_staging_collector_keeps_a_checkpoint_folder_named_in_the_log(
 
 @pytest.mark.parametrize("gone", [path_of, state_of])
 def test_a_marker_with_a_missing_checkpoint_is_invalid(
-    loads: Loads, gone: Callable[[str], str]
+    loads: StreamLoads, gone: Callable[[str], str]
 ) -> None:
     loads.publish("one", "", loads.bytes)
     assert find_done_marker(loads.files, "_staging/one/load", lambda marker: True) is not None
@@ -296,10 +296,10 @@ def test_a_marker_with_a_missing_checkpoint_is_invalid(
     assert find_done_marker(loads.files, "_staging/one/load", lambda marker: True) is None
 
 
-class Landing:
+class LandingFolder:
     """A folder from which jobs load a dataset, as a list of files."""
 
-    def __init__(self, loads: Loads, folder: Path) -> None:
+    def __init__(self, loads: StreamLoads, folder: Path) -> None:
         self.loads, self.folder = loads, folder
         folder.mkdir()
 
@@ -337,12 +337,12 @@ class Landing:
 
 
 @pytest.fixture
-def landing(loads: Loads, tmp_path: Path) -> Landing:
-    return Landing(loads, tmp_path / "in")
+def landing(loads: StreamLoads, tmp_path: Path) -> LandingFolder:
+    return LandingFolder(loads, tmp_path / "in")
 
 
 def test_the_backlog_counts_stream_arrivals_since_the_last_publish(
-    landing: Landing,
+    landing: LandingFolder,
 ) -> None:
     (landing.folder / "a.json").write_text("{}")
     events = {"stream": f"{landing.folder}/", "format": "json", "schema": "id BIGINT"}
@@ -359,7 +359,7 @@ def test_the_backlog_counts_stream_arrivals_since_the_last_publish(
 
 
 def test_a_version_lists_its_loaded_files_until_a_vacuum(
-    landing: Landing,
+    landing: LandingFolder,
 ) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
@@ -375,7 +375,7 @@ def test_a_version_lists_its_loaded_files_until_a_vacuum(
     assert sources_of(warehouse, "loads", warehouse.existing_entry(2)) == two
 
 
-def test_each_dataset_of_a_version_lists_the_files_of_its_own_stream(loads: Loads) -> None:
+def test_each_dataset_of_a_version_lists_the_files_of_its_own_stream(loads: StreamLoads) -> None:
     made = {}
     for name in ("a", "b"):
         path = f"_staging/job/{name}/1-n-c/events.position"
@@ -396,7 +396,7 @@ def test_each_dataset_of_a_version_lists_the_files_of_its_own_stream(loads: Load
 
 
 def test_the_remainder_of_a_bounded_run_counts_once_for_all_outputs(
-    loads: Loads,
+    loads: StreamLoads,
 ) -> None:
     staging = "_staging/one/load/1-n-c"
     path = f"{staging}/events.position"
@@ -418,7 +418,7 @@ def test_the_remainder_of_a_bounded_run_counts_once_for_all_outputs(
 
 
 def test_a_skipped_file_counts_as_read_and_the_history_names_the_user(
-    landing: Landing,
+    landing: LandingFolder,
 ) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
@@ -448,7 +448,7 @@ def test_a_skipped_file_counts_as_read_and_the_history_names_the_user(
         arrivals(landing.stream, landing.position.contents)
 
 
-def test_a_skip_continues_after_a_concurrent_publish(landing: Landing) -> None:
+def test_a_skip_continues_after_a_concurrent_publish(landing: LandingFolder) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
     (landing.folder / "bad.json").write_text("{{")
@@ -469,7 +469,7 @@ def test_a_skip_continues_after_a_concurrent_publish(landing: Landing) -> None:
 
 
 def test_a_skip_keeps_the_spark_state_until_the_next_load_replaces_it(
-    landing: Landing,
+    landing: LandingFolder,
 ) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one", "", "one")
@@ -495,7 +495,7 @@ def test_a_skip_keeps_the_spark_state_until_the_next_load_replaces_it(
     [("gone.json", "there is no file"), ("/elsewhere/a.json", "is not in /.*/in")],
 )
 def test_a_file_outside_the_stream_cannot_be_skipped(
-    landing: Landing, file: str, text: str
+    landing: LandingFolder, file: str, text: str
 ) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
@@ -503,7 +503,7 @@ def test_a_file_outside_the_stream_cannot_be_skipped(
         skip_file(landing.loads.warehouse, "loads", file, by="anna")
 
 
-def test_a_dataset_without_a_file_list_has_no_files_to_skip(loads: Loads) -> None:
+def test_a_dataset_without_a_file_list_has_no_files_to_skip(loads: StreamLoads) -> None:
     topic = Checkpoint(path_of("one"), 10, "kafka://broker:9092/events", 1, "", "kafka")
     loads.publish("one", "", loads.bytes, position=topic)
     with pytest.raises(Refused, match="is not loaded from files"):

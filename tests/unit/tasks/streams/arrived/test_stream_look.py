@@ -21,7 +21,7 @@ from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint
 
 
-class Place:
+class WatchedFolder:
     """A folder in which files arrive, and what is published of them."""
 
     def __init__(self, home: Path) -> None:
@@ -46,11 +46,11 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path) -> WatchedFolder:
+    return WatchedFolder(tmp_path)
 
 
-def test_a_check_reports_the_number_and_age_of_new_files(place: Place) -> None:
+def test_a_check_reports_the_number_and_age_of_new_files(place: WatchedFolder) -> None:
     assert place.look() == Look()
     arrive(place.folder, "a.json", "sub/b.json")
     os.utime(place.folder / "a.json", (1000, 1000))
@@ -61,7 +61,7 @@ def test_a_check_reports_the_number_and_age_of_new_files(place: Place) -> None:
 
 @pytest.mark.parametrize("name", ["c.json", "sub/c.json", "sub/deep/c.json"])
 def test_after_idle_checks_a_new_file_in_any_folder_is_found_immediately(
-    place: Place, name: str
+    place: WatchedFolder, name: str
 ) -> None:
     arrive(place.folder, "a.json", "sub/b.json")
     place.load()
@@ -73,7 +73,9 @@ def test_after_idle_checks_a_new_file_in_any_folder_is_found_immediately(
     assert not place.look().arrived
 
 
-def test_after_idle_checks_a_renamed_partial_file_is_found_immediately(place: Place) -> None:
+def test_after_idle_checks_a_renamed_partial_file_is_found_immediately(
+    place: WatchedFolder,
+) -> None:
     arrive(place.folder, "a.json.part")
     assert [place.look().arrived for _ in range(2)] == [False] * 2
     (place.folder / "a.json.part").rename(place.folder / "a.json")
@@ -81,7 +83,7 @@ def test_after_idle_checks_a_renamed_partial_file_is_found_immediately(place: Pl
 
 
 def test_after_idle_checks_changed_content_is_found_when_the_file_is_rechecked(
-    place: Place,
+    place: WatchedFolder,
 ) -> None:
     arrive(place.folder, *(f"{n}.json" for n in range(5)))
     place.load()
@@ -94,7 +96,9 @@ def test_after_idle_checks_changed_content_is_found_when_the_file_is_rechecked(
 
 
 @pytest.mark.parametrize("files", [10, 11])
-def test_after_many_idle_checks_changed_content_is_still_found(place: Place, files: int) -> None:
+def test_after_many_idle_checks_changed_content_is_still_found(
+    place: WatchedFolder, files: int
+) -> None:
     """The files are compared in turn, and the turns begin again: whatever their number, each file
     gets one.
     """
@@ -105,14 +109,14 @@ def test_after_many_idle_checks_changed_content_is_still_found(place: Place, fil
     assert 1 in [place.look().changed for _ in range(8)]
 
 
-def test_idle_streams_with_other_ignored_names_are_distinguished(place: Place) -> None:
+def test_idle_streams_with_other_ignored_names_are_distinguished(place: WatchedFolder) -> None:
     arrive(place.folder, "a.json", "b.json")
     place.load()
     assert [place.look().looked, place.look().looked] == [2, 2]
     assert [place.look(ignore=["a*"]).looked, place.look().looked] == [1, 2]
 
 
-def test_a_check_continues_at_the_position_of_another_job(place: Place) -> None:
+def test_a_check_continues_at_the_position_of_another_job(place: WatchedFolder) -> None:
     arrive(place.folder, "a.json")
     place.load()
     assert not place.look().arrived
@@ -120,7 +124,7 @@ def test_a_check_continues_at_the_position_of_another_job(place: Place) -> None:
     assert place.look().new == 1, "as after a look at another warehouse"
 
 
-def test_a_check_reports_the_error_that_a_run_would_have(place: Place) -> None:
+def test_a_check_reports_the_error_that_a_run_would_have(place: WatchedFolder) -> None:
     arrive(place.folder, "a.json")
     place.load()
     assert not place.look().arrived
@@ -137,7 +141,7 @@ def test_a_check_reports_the_error_that_a_run_would_have(place: Place) -> None:
 
 
 def test_a_missing_position_is_reported_and_an_inaccessible_store_is_left_to_the_run(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: WatchedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrive(place.folder, "a.json")
     place.load()
@@ -150,7 +154,7 @@ def test_a_missing_position_is_reported_and_an_inaccessible_store_is_left_to_the
 
 
 def test_the_number_of_remembered_idle_streams_is_limited(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: WatchedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for generation in range(1, 6):
         assert not place.look(generation=generation).arrived
@@ -167,7 +171,7 @@ def test_a_dangling_link_is_found_when_it_leads_to_a_file(tmp_path: Path) -> Non
     """A link whose file comes later; or a file that was removed while its folder was read, and came
     again.
     """
-    place = Place(tmp_path)
+    place = WatchedFolder(tmp_path)
     arrive(place.folder, "a.json")
     (place.folder / "b.json").symlink_to(tmp_path / "later.json")
     place.load()

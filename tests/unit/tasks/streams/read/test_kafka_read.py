@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.streams.kafka import Broker, mock_broker
+from tests.support.streams.kafka import KafkaBroker, mock_broker
 from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceUnavailable, Unrecoverable
 from unstuck.tasks.formats.arrived import PutAsideEntry
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
@@ -26,13 +26,13 @@ from unstuck.tasks.warehouse.marker import Checkpoint
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
+def broker() -> Iterator[KafkaBroker]:
     with mock_broker() as broker:
         yield broker
 
 
 @pytest.fixture
-def topic(broker: Broker, request: pytest.FixtureRequest) -> str:
+def topic(broker: KafkaBroker, request: pytest.FixtureRequest) -> str:
     """The address of a topic of this test's own."""
     return broker.stream(f"t{abs(hash(request.node.name))}")
 
@@ -55,7 +55,7 @@ def values(found: ReadMessages, column: str = "value") -> list[Any]:
     return sorted(found.frame.column(column).to_pylist())
 
 
-def test_each_message_of_any_partition_is_read_once(broker: Broker, topic: str) -> None:
+def test_each_message_of_any_partition_is_read_once(broker: KafkaBroker, topic: str) -> None:
     for partition in range(3):
         broker.produce(
             name_of(topic), *(b"%d-%d" % (partition, n) for n in range(10)), partition=partition
@@ -71,7 +71,7 @@ def test_each_message_of_any_partition_is_read_once(broker: Broker, topic: str) 
 
 
 def test_messages_that_arrive_during_a_read_are_left_to_the_next_read(
-    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+    broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.produce(name_of(topic), b"1", b"2")
     messages = TopicClient.messages
@@ -89,7 +89,7 @@ def test_messages_that_arrive_during_a_read_are_left_to_the_next_read(
 
 @pytest.mark.parametrize("at_once", [1, 4, 100])
 def test_exactly_the_offset_range_of_each_partition_is_read(
-    broker: Broker, topic: str, at_once: int
+    broker: KafkaBroker, topic: str, at_once: int
 ) -> None:
     for partition in range(3):
         broker.produce(name_of(topic), *range(10), partition=partition)
@@ -105,7 +105,7 @@ def test_exactly_the_offset_range_of_each_partition_is_read(
 
 
 def test_a_job_reads_at_most_max_offsets_per_run_and_the_next_job_the_rest(
-    broker: Broker, topic: str
+    broker: KafkaBroker, topic: str
 ) -> None:
     broker.produce(name_of(topic), *map(str, range(25)))
     position, read_of = None, []
@@ -123,7 +123,7 @@ def test_a_job_reads_at_most_max_offsets_per_run_and_the_next_job_the_rest(
     assert read_of == [10, 10, 5]
 
 
-def test_metadata_columns_describe_the_message(broker: Broker, topic: str) -> None:
+def test_metadata_columns_describe_the_message(broker: KafkaBroker, topic: str) -> None:
     headers = [("a", b"1"), ("a", None)]
     broker.produce(name_of(topic), b"\xff", key=b"k", headers=headers, timestamp=1_700_000_000_123)
     broker.produce(name_of(topic), None)
@@ -141,7 +141,7 @@ def test_metadata_columns_describe_the_message(broker: Broker, topic: str) -> No
 
 
 def test_a_message_that_is_not_avro_is_reported_with_partition_and_offset(
-    broker: Broker, topic: str
+    broker: KafkaBroker, topic: str
 ) -> None:
     fields = [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}]
     schema = json.dumps({"type": "record", "name": "event", "fields": fields})
@@ -159,7 +159,7 @@ def test_a_message_that_is_not_avro_is_reported_with_partition_and_offset(
 
 
 def test_json_messages_have_the_columns_of_the_schema_and_of_the_metadata(
-    broker: Broker, topic: str
+    broker: KafkaBroker, topic: str
 ) -> None:
     broker.produce(name_of(topic), {"id": 1, "at": "x"}, None, key=b"k")
     found = read(topic, format="json", schema="id BIGINT, at STRING", metadata=["key", "offset"])
@@ -170,7 +170,7 @@ def test_json_messages_have_the_columns_of_the_schema_and_of_the_metadata(
 
 
 def test_an_undecodable_message_fails_the_group_with_its_place_or_is_quarantined(
-    broker: Broker, topic: str
+    broker: KafkaBroker, topic: str
 ) -> None:
     broker.produce(name_of(topic), {"id": 1}, {"id": "x"}, b"\xff", {"id": 2}, partition=2)
     with pytest.raises(BadRecord) as told:
@@ -195,7 +195,9 @@ def test_an_undecodable_message_fails_the_group_with_its_place_or_is_quarantined
     ]
 
 
-def test_a_missing_offset_is_reported_with_the_existing_ones(broker: Broker, topic: str) -> None:
+def test_a_missing_offset_is_reported_with_the_existing_ones(
+    broker: KafkaBroker, topic: str
+) -> None:
     broker.produce(name_of(topic), b"1", b"2")
     with pytest.raises(
         OffsetsOutOfRange, match="partition 0 goes on at offset 9, and has the offsets 0 to 2"
@@ -203,19 +205,21 @@ def test_a_missing_offset_is_reported_with_the_existing_ones(broker: Broker, top
         read(topic, KafkaPosition({0: 9}))
 
 
-def test_an_absent_broker_is_reported_with_the_client_error(broker: Broker) -> None:
+def test_an_absent_broker_is_reported_with_the_client_error(broker: KafkaBroker) -> None:
     with pytest.raises(
         SourceUnavailable, match=r"kafka://127\.0\.0\.1:1/t cannot be read: .*[Cc]onnect"
     ):
         read("kafka://127.0.0.1:1/t", options={"socket.timeout.ms": "1000"})
 
 
-def test_a_missing_topic_is_reported(broker: Broker) -> None:
+def test_a_missing_topic_is_reported(broker: KafkaBroker) -> None:
     with pytest.raises(SourceUnavailable, match="Unknown topic or partition"):
         read(broker.stream("nowhere"))
 
 
-def test_options_refused_by_the_client_are_reported_immediately(broker: Broker, topic: str) -> None:
+def test_options_refused_by_the_client_are_reported_immediately(
+    broker: KafkaBroker, topic: str
+) -> None:
     with pytest.raises(
         Unrecoverable, match=r"cannot be read with these options: .*fetch\.min\.bytes"
     ):
@@ -223,7 +227,7 @@ def test_options_refused_by_the_client_are_reported_immediately(broker: Broker, 
 
 
 def test_a_check_reports_the_lag_by_partition_and_the_error_of_a_run(
-    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: KafkaBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = Looks(broker_timeout_ms=500)
     broker.produce(name_of(topic), b"1", b"2", b"3", partition=1)
@@ -254,7 +258,7 @@ def test_a_check_reports_the_lag_by_partition_and_the_error_of_a_run(
 
 
 def test_messages_of_several_batches_are_all_read(
-    broker: Broker, topic: str, tmp_path: Path
+    broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
     broker.produce(name_of(topic), *(b"%d" % n for n in range(25_000)))
     stream = KafkaInput.model_validate({"stream": topic, "format": "text", "metadata": ["offset"]})
