@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
@@ -49,6 +49,14 @@ def fork_bytes(values: Iterable[Scalar]) -> int:
 def fork_key(value: Any) -> str:
     """Return a key that is equal for equal fork values."""
     return json.dumps(value, sort_keys=True)
+
+
+def _check_fork_size(lists: Sequence[Sequence[Any]]) -> None:
+    """Raises: ValueError: a list, or the product of several, exceeds `MAX_FORK`."""
+    count = math.prod(map(len, lists))
+    if max(count, *map(len, lists), 0) > MAX_FORK:
+        what = "values" if len(lists) == 1 else "combinations"
+        raise ValueError(f"for_each holds {count} {what}; at most {MAX_FORK} are allowed")
 
 
 class Step(Strict):
@@ -150,6 +158,11 @@ class ForkFrom(Strict):
         return (self.source or "").partition(".")[2]
 
 
+def _is_column(values: Any) -> bool:
+    """Return whether the values of a fork come from a column."""
+    return isinstance(values, ForkFrom) and values.source is not None
+
+
 class GroupSpec(Strict):
     """A task group of a job: its needs, its condition, its steps, and how failures are handled."""
 
@@ -241,17 +254,13 @@ class GroupSpec(Strict):
         if not value:
             raise ValueError("for_each wants at least one parameter")
         lists = [values for values in value.values() if isinstance(values, tuple)]
-        sources = [values for values in value.values() if isinstance(values, ForkFrom)]
-        if len(value) > 1 and any(values.source for values in sources):
+        if len(value) > 1 and any(map(_is_column, value.values())):
             raise ValueError(
                 "for_each takes values from a column for one parameter alone, not for several"
             )
         if any(len(set(map(fork_key, values))) < len(values) for values in lists):
             raise ValueError("for_each holds the same value twice")
-        count = math.prod(map(len, lists))
-        if max(count, *map(len, lists), 0) > MAX_FORK:
-            what = "values" if len(value) == 1 else "combinations"
-            raise ValueError(f"for_each holds {count} {what}; at most {MAX_FORK} are allowed")
+        _check_fork_size(lists)
         return value
 
     @model_validator(mode="after")
