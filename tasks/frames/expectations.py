@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from unstuck.tasks.errors import ExpectationFailed, OutputInvalid
+from unstuck.tasks.frames.duplicate_keys import repeated_keys
 from unstuck.tasks.frames.output import read_table
-from unstuck.tasks.frames.spark import repeated_keys
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput, bytes_by_uri
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from unstuck.tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
 from unstuck.tasks.frames.columns import arrow_table, check_spark_schema, plain_table
+from unstuck.tasks.frames.parquet_write import write_parquet
 from unstuck.tasks.frames.partitions import (
     arrow_parts,
     check_columns,
@@ -23,7 +24,7 @@ from unstuck.tasks.frames.partitions import (
     partition_of,
     spark_writer,
 )
-from unstuck.tasks.frames.spark import empty_table, is_frame, spark_schema, write_parquet
+from unstuck.tasks.frames.spark import empty_table, is_frame, spark_schema
 from unstuck.tasks.spec.group import MAX_FORK, MAX_JOB_BYTES, fork_bytes
 from unstuck.tasks.spec.schemas import VOID
 from unstuck.tasks.spec.types import field, quoted

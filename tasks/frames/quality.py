@@ -30,6 +30,8 @@ from unstuck.tasks.frames.output import (
     with_open,
     with_untyped_evaluated,
 )
+from unstuck.tasks.frames.parquet_read import read_parquet
+from unstuck.tasks.frames.parquet_write import write_parquet
 from unstuck.tasks.frames.partitions import (
     OURS,
     arrow_named,
@@ -42,14 +44,7 @@ from unstuck.tasks.frames.partitions import (
     spark_writer,
 )
 from unstuck.tasks.frames.refusals import java_message
-from unstuck.tasks.frames.spark import (
-    empty_table,
-    is_frame,
-    read_parquet,
-    spark_schema,
-    sql_error,
-    write_parquet,
-)
+from unstuck.tasks.frames.spark import empty_table, is_frame, spark_schema, sql_error
 from unstuck.tasks.spec.outputs import OUTSIDE, REJECTED, REJECTED_BY, Checks
 from unstuck.tasks.spec.schemas import Fields, closed, fields_of, schema_of
 from unstuck.tasks.spec.types import quoted

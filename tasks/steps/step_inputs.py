@@ -19,7 +19,7 @@ from unstuck.tasks.errors import (
     VersionRemoved,
 )
 from unstuck.tasks.frames.casts import declared_fields
-from unstuck.tasks.frames.spark import read_parquet
+from unstuck.tasks.frames.parquet_read import read_parquet
 from unstuck.tasks.spec.inputs import DatasetInput, GroupInput
 from unstuck.tasks.spec.outputs import MAX_RUNS, Checks
 from unstuck.tasks.spec.schemas import fields_of, schema_of

@@ -22,9 +22,9 @@ from unstuck.tasks.errors import (
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.frames.columns import in_zone_of
 from unstuck.tasks.frames.output import collect, read_table
+from unstuck.tasks.frames.parquet_read import read_parquet
 from unstuck.tasks.frames.quality import stage_checked
 from unstuck.tasks.frames.refusals import refused_value
-from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import GROUP_ID, Token, split_member
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, READ_VALUES, fork_bytes

@@ -12,7 +12,7 @@ from typing import Any
 
 from unstuck.tasks.driver.driver import TABLES
 from unstuck.tasks.frames.output import is_any_frame, read_table, stage
-from unstuck.tasks.frames.spark import read_parquet
+from unstuck.tasks.frames.parquet_read import read_parquet
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.spec.group import Step
 from unstuck.tasks.spec.step_function import check_returned

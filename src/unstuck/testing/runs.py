@@ -13,7 +13,7 @@ from unstuck.in_process.attempts import Failing
 from unstuck.in_process.run_job import GroupEnd, JobResult
 from unstuck.tasks.errors import DatasetNotFound
 from unstuck.tasks.frames.output import read_table
-from unstuck.tasks.frames.spark import read_parquet
+from unstuck.tasks.frames.parquet_read import read_parquet
 from unstuck.tasks.steps.step_inputs import Dataset, published
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import StagedOutput, read_marker

@@ -20,7 +20,9 @@ from unstuck.tasks.formats.decode import decoded
 from unstuck.tasks.formats.digest import digest_of
 from unstuck.tasks.formats.file_content import Gone, Unreadable
 from unstuck.tasks.formats.rows import Parts, Rows
-from unstuck.tasks.frames.spark import empty_table, read_parquet, stream_parquet
+from unstuck.tasks.frames.parquet_read import read_parquet
+from unstuck.tasks.frames.parquet_stream import stream_parquet
+from unstuck.tasks.frames.spark import empty_table
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.schemas import schema_of
 from unstuck.tasks.spec.streams.stream_columns import declared

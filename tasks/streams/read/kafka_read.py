@@ -17,7 +17,7 @@ from unstuck.tasks.formats.arrived import PutAsideEntry
 from unstuck.tasks.formats.avro_records import avro_rows
 from unstuck.tasks.formats.json_records import arrow_schema, json_columns
 from unstuck.tasks.formats.rows import Parts, Rows
-from unstuck.tasks.frames.spark import read_parquet
+from unstuck.tasks.frames.parquet_read import read_parquet
 from unstuck.tasks.spec.schemas import schema_of
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.arrived.kafka import TopicClient, reach_of

@@ -15,13 +15,8 @@ from typing import Any
 from unstuck.tasks.errors import InputMissing, StagingLost
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.frames.output import stage
-from unstuck.tasks.frames.spark import (
-    hadoop_uri,
-    is_frame,
-    listed_for_stream,
-    read_in_batch,
-    remove_folder,
-)
+from unstuck.tasks.frames.parquet_stream import listed_for_stream, read_in_batch
+from unstuck.tasks.frames.spark import hadoop_uri, is_frame, remove_folder
 from unstuck.tasks.warehouse.checkpoint import newest_commit, pack, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput

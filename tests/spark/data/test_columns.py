@@ -24,8 +24,8 @@ from unstuck import OutputInvalid, Quality, Settings
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.frames.casts import cast_frame, declared_fields
 from unstuck.tasks.frames.output import read_table, stage_table
+from unstuck.tasks.frames.parquet_read import read_parquet
 from unstuck.tasks.frames.quality import stage_checked
-from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.spec.outputs import Checks, OutputSpec
 from unstuck.tasks.spec.schemas import joined

@@ -17,7 +17,7 @@ from tests.support.spark.jvm import end_jvm
 from unstuck import Settings
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.frames.output import stage
-from unstuck.tasks.frames.spark import read_parquet
+from unstuck.tasks.frames.parquet_read import read_parquet
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.steps.step_inputs import Dataset
 from unstuck.tasks.steps.work import Work

@@ -21,8 +21,8 @@ from tests.support.spark.jvm import end_jvm
 from unstuck import OutputInvalid, Settings
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.frames.output import stage
+from unstuck.tasks.frames.parquet_read import read_parquet
 from unstuck.tasks.frames.partitions import arrow_named, spark_named
-from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 

@@ -24,8 +24,8 @@ from tests.support.servers import RedisServer, wait_until
 from tests.support.spark.spark_cluster import SparkProcess, connect_server, standalone
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.read_model.job import JobInfo
+from unstuck.tasks.frames.parquet_write import write_parquet
 from unstuck.tasks.frames.refusals import ValueRefused
-from unstuck.tasks.frames.spark import write_parquet
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.arrived.listing import arrivals
 from unstuck.tasks.streams.read.files_read import TaskSizes, read_files

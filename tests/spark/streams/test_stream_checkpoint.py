@@ -20,8 +20,8 @@ from unstuck import InputMissing, OutputInvalid, Quality, Unrecoverable
 from unstuck.tasks.errors import StagingLost
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.formats.rows import Parts
+from unstuck.tasks.frames.parquet_stream import stream_parquet
 from unstuck.tasks.frames.quality import stage_checked
-from unstuck.tasks.frames.spark import stream_parquet
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.outputs import Checks
 from unstuck.tasks.streams.read import files_read, structured
