@@ -56,10 +56,13 @@ class CancelChannel:
         try:
             while self.socket() is not None:
                 message = self._pubsub.get_message(timeout=0.0)
-                if message is None:
+                if message is not None:
+                    has_news |= message["type"] == "message"
+                # redis-py also returns None for an answer to a subscription or a ping. A message
+                # behind it may be in the buffer, for which the socket does not become readable.
+                elif not self._pubsub.connection.can_read(timeout=0):
                     # A changed socket means that redis-py has reconnected by itself.
                     return has_news or self.socket() is not held
-                has_news |= message["type"] == "message"
         except redis.RedisError as error:
             self._close(error)
             return True

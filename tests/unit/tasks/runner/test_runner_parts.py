@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import resource
+import select
 import subprocess
 import sys
 import threading
@@ -556,6 +557,24 @@ def test_a_lost_connection_is_handled_like_an_instruction(
         client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         wait_until(channel.received, 5, "the loss")
         assert not channel.received(), "heard once"
+
+
+def test_an_instruction_that_arrives_with_the_answer_to_the_subscription_is_received(
+    client: redis.Redis, redis_server: RedisServer
+) -> None:
+    with connect(redis_server.url) as mine:
+        channel = CancelChannel(mine, Keys())
+        for job in ("first", "second"):
+            channel.follow(job)
+            wait_until(
+                lambda job=job: client.pubsub_numsub(Keys().cancel(job))[0][1] == 1,
+                5,
+                "the subscription",
+            )
+            client.publish(Keys().cancel(job), "1")
+            assert select.select([channel.socket()], [], [], 60)[0]
+            # At once: no further message will make the socket readable.
+            assert channel.received()
 
 
 def test_a_temporary_folder_configured_for_java_by_the_user_stays() -> None:
