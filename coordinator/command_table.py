@@ -179,7 +179,7 @@ class Command:
 
     @property
     def doc(self) -> str:
-        """The docstring of the client's method."""
+        """The docstring for the method of the client that gives this command."""
         lines = [f"    {argument.name}: {argument.about.help}" for argument in self.arguments]
         raises = (inspect.getdoc(self.handler) or "").partition("\n\nRaises:")
         return "\n".join([self.help, "", "Args:", *lines, *raises[1:]])

@@ -91,8 +91,8 @@ def java_is_gone(settings: Settings, queues: Collection[str]) -> bool:
 def unfit_for_spark(settings: Settings) -> str:
     """Return why Spark could not work here; empty if nothing is wrong.
 
-    Costs less than a millisecond, and once a look at the Python of executors, if that is another
-    one.
+    Costs less than a millisecond. If the executors use another Python than the driver, that Python
+    is started once, to ask its version.
     """
     if settings.spark_master.startswith("sc://"):
         return ""

@@ -90,7 +90,7 @@ class Alert:
     over: float = 0.0
     ends: tuple[str, ...] = ()
 
-    def told_of_end(self, ask_now: Collection[str]) -> tuple[str, ...]:
+    def targets_of_end(self, ask_now: Collection[str]) -> tuple[str, ...]:
         """Return the targets to notify of the end: those that subscribed to it then or now."""
         return tuple(target for target in self.to if target in self.ends or target in ask_now)
 

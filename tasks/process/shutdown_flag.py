@@ -22,7 +22,7 @@ class ShutdownLevel(IntEnum):
 
 
 class ShutdownFlag:
-    """One end of a pipe. The worker's end can be raised; a watchdog's end can only be read."""
+    """The shutdown level of a worker, kept in a pipe. The worker raises it; a watchdog reads it."""
 
     def __init__(self, read_fd: int, write_fd: int | None = None) -> None:
         self.read_fd = read_fd

@@ -15,7 +15,7 @@ from typing import Any
 
 from unstuck.tasks.errors import OutOfMemory, Unrecoverable, UnstuckError, lacks_memory
 from unstuck.tasks.process.call_deadlines import run_with_deadline
-from unstuck.tasks.protocol.java_text import told_by_java
+from unstuck.tasks.protocol.java_text import java_error_text
 from unstuck.tasks.protocol.report import Failure
 
 MAX_TEXT = 2_000
@@ -219,7 +219,7 @@ def describe(error: BaseException) -> str:
     text = _ask(lambda: error)
     # Its first line names only the call.
     if _qualified(type(error)) == "py4j.protocol.Py4JJavaError":
-        text = told_by_java(text)
+        text = java_error_text(text)
     return f"{class_name(error)}: {text}".rstrip(": ")
 
 

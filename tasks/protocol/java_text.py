@@ -11,7 +11,7 @@ _PACKAGE = re.compile(r"\b(?:[a-z][\w$]*\.)+(?=[A-Z][\w$]*(?:Exception|Error): )
 _STATE = re.compile(r"\s*\bSQLSTATE: \w+")
 
 
-def told_by_java(text: str) -> str:
+def java_error_text(text: str) -> str:
     """Format a ``Py4JJavaError`` in one line: its error, and each cause that adds to it."""
     errors: list[list[str]] = [[]]
     for line in text.splitlines():

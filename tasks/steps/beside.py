@@ -41,7 +41,7 @@ class BesidePublished:
         return None if state is None else fields_of(state.schema)
 
     def check(self, name: str, staged: StagedOutput) -> None:
-        """Check that an output fits the published rows.
+        """Check that the columns of an output fit the dataset that is published.
 
         Raises: SchemaMismatch.
         """

@@ -133,7 +133,7 @@ def become_main_process(name: Any) -> MainProcess:
 
 
 def this_worker() -> MainProcess:
-    """Return the main process of this worker, from itself or a forked child."""
+    """Return the `MainProcess` of this worker, in that process or in a forked child."""
     assert _main_process is not None, (
         "the pool of a worker makes it before it forks and before Celery listens"
     )

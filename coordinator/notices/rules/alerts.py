@@ -80,7 +80,7 @@ class Alerts:
         """Close an alert; the targets in ``but`` are not notified of the end."""
         alert = self._alerts[key]
         self._alerts[key] = replace(alert, over=self.now)
-        for target in alert.told_of_end(self.subscribed.recovered):
+        for target in alert.targets_of_end(self.subscribed.recovered):
             if target not in but:
                 self._closed.setdefault(target, []).append(key)
 

@@ -96,7 +96,7 @@ class Judged:
 
 @lru_cache(1024)
 def stored_rules(text: str) -> tuple[NotifyRule, ...]:
-    """Return the rules that a submit stores, as JSON."""
+    """Parse the rules that a submit stored as JSON."""
     return tuple(
         NotifyRule.model_validate(rule, context=STORED) for rule in json.loads(text or "[]")
     )

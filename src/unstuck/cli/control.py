@@ -246,7 +246,7 @@ class JobSelection:
 
 @dataclass(frozen=True)
 class SingleJob:
-    """The named job."""
+    """The job that the argument of a command names."""
 
     job: JobArgument
     filtered = False

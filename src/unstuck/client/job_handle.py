@@ -38,7 +38,7 @@ class JobHandle:
 
     Attributes:
         id: of the job.
-        new: False if its key had stored the same job before.
+        new: False if the job had been submitted before, with the same key.
         warnings: parts of its spec without effect, such as a parameter that nothing uses.
 
     >>> job = client.job(client.submit(spec).id)

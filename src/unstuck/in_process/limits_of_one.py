@@ -24,8 +24,8 @@ def refuse_what_needs_a_fleet(spec: JobSpec) -> None:
         )
 
 
-def told(spec: JobSpec, part: GroupSelection | None = None) -> Iterator[str]:
-    """Yield sentences about parts of the spec, or of ``part``, without effect in one process."""
+def notes_on_one_process(spec: JobSpec, part: GroupSelection | None = None) -> Iterator[str]:
+    """Yield a sentence for each key without effect, and for what running ``part`` changes."""
     if spec.schedule is not None:
         yield "schedule: has no effect here: the job runs once, now"
     if spec.notify:

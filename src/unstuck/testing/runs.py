@@ -147,8 +147,8 @@ class TickRun:
 
         Raises:
             NoSuchGroup: a name fits no group.
-            BadRequest: a group that is left out has published nothing that one reads; or a group
-                needs a fleet.
+            BadRequest: a selected group reads an output of a group that is left out, and
+                nobody has published that output; or a group needs a fleet.
             ValueError: something has arrived for a stream that the job does not have.
             NotImplementedError: the job reads Kafka.
             UnstuckError: this machine lacks what the job needs.

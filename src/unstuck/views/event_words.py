@@ -17,7 +17,7 @@ CHANGES = 5  # of an alteration that are shown
 _WORDS = {"worker": "on", "claimant": "claimant", "queue": "queue"}
 
 
-def told(event: Event) -> tuple[str, str]:
+def in_few_words(event: Event) -> tuple[str, str]:
     """Return the fields of an event in a few words, and the first line of its text."""
     parts = [f"{word} {event[key]}" for key, word in _WORDS.items() if event.get(key)]
     if "epoch" in event and event["kind"] != REFUSED:  # its text has the number
@@ -41,7 +41,7 @@ def _change_text(change: Mapping[str, Any]) -> str:
     return f"{path}: {in_words(path, change['old'])} → {in_words(path, change['new'])}"
 
 
-def told_once(events: Iterable[tuple[str, Event]]) -> Iterator[Event]:
+def without_repeats(events: Iterable[tuple[str, Event]]) -> Iterator[Event]:
     """Yield the events for people: an event of the job does not repeat the error of its group."""
     reported_errors: set[str] = set()
     for _, event in events:

@@ -16,7 +16,7 @@ from unstuck import Job, JobSpec, Settings, SpecError, Status
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.selection import select
-from unstuck.in_process.limits_of_one import told
+from unstuck.in_process.limits_of_one import notes_on_one_process
 from unstuck.in_process.run_job import InProcess, JobResult
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.errors import HostUnfit, Unrecoverable
@@ -247,7 +247,7 @@ def test_spec_parts_without_effect_in_one_process_are_reported() -> None:
         "notify": [{"on": ["failed"], "to": "ops"}],
         "groups": [{**THREE, "fresh": True}],
     }
-    told_of = list(told(JobSpec.from_values({"name": "tiny", **spec}, None)))
+    told_of = list(notes_on_one_process(JobSpec.from_values({"name": "tiny", **spec}, None)))
     assert [line.partition(":")[0] for line in told_of] == ["schedule", "notify", "fresh"]
 
 
@@ -257,18 +257,18 @@ def test_a_partial_run_warns_of_missing_publishes_and_rows_of_earlier_runs() -> 
         {"name": "tiny", "groups": [THREE, DOUBLED], "outputs": how, "publish": ["rows", "twice"]},
         None,
     )
-    [sentence] = told(spec, select(spec, ["twice"], (), ()))
+    [sentence] = notes_on_one_process(spec, select(spec, ["twice"], (), ()))
     assert sentence.startswith(
         "twice reads all rows of rows that are published, those of earlier runs too"
     )
     fork = JobSpec.from_values(
         {"name": "tiny", "groups": [{**THREE, "for_each": {"first": [1, 2]}}]}, None
     )
-    assert next(told(fork, select(fork, ["rows[1]"], (), ()))).startswith(
+    assert next(notes_on_one_process(fork, select(fork, ["rows[1]"], (), ()))).startswith(
         "nothing is published: of rows single members"
     )
     replaced = spec.model_copy(update={"outputs": {}})
-    assert list(told(replaced, select(replaced, ["twice"], (), ()))) == []
+    assert list(notes_on_one_process(replaced, select(replaced, ["twice"], (), ()))) == []
 
 
 def test_a_job_written_in_python_can_run_itself(tmp_path: Path) -> None:

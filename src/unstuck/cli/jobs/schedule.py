@@ -111,7 +111,7 @@ def show_schedule(
     stdout.print(f"{info.name}  ", coloured(info.status), f"  {info.trigger}", sep="")
     stdout.print(f"  {info.waits}")
     for tick in info.next:
-        stdout.print(f"  next      {info.on_its_clock(tick.tick)}{_told(tick.params)}")
+        stdout.print(f"  next      {info.on_its_clock(tick.tick)}{_params_text(tick.params)}")
     for fact in backlog_facts(info.backlog):
         stdout.print(f"  {fact.what:<9} {one_line(fact.text)} {clock(fact.at)}".rstrip())
     if backfill := info.backfill:
@@ -222,7 +222,7 @@ def show_ticks(
     for tick in ticks:
         job = f" by job {tick.job}" if tick.job else ""
         stdout.print(
-            f"  {info.on_its_clock(tick.tick)}{_told(tick.params)}  {tick.outcome}{job}",
+            f"  {info.on_its_clock(tick.tick)}{_params_text(tick.params)}  {tick.outcome}{job}",
             soft_wrap=True,
         )
     counts = Counter(tick.outcome for tick in ticks)
@@ -230,7 +230,7 @@ def show_ticks(
     stdout.print(f"{count_of(len(ticks), 'tick')} ({outcomes}); nothing is changed.")
 
 
-def _told(params: Mapping[str, str]) -> str:
+def _params_text(params: Mapping[str, str]) -> str:
     """Return the parameters that a tick gives to its job, as text."""
     return "".join(f"  {name}={value}" for name, value in params.items())
 

@@ -28,7 +28,7 @@ from unstuck.exits import ExitCode
 from unstuck.read_model.event import EventInfo
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.duration import format_duration
-from unstuck.views.event_words import told, told_once
+from unstuck.views.event_words import in_few_words, without_repeats
 from unstuck.views.jobs.job_lines import MEMBERS
 from unstuck.views.words import FIRST_LINE, count_of, one_line, shortened
 
@@ -91,7 +91,7 @@ def events_of(
 
 def event_text(event: Mapping[str, Any]) -> Text:
     """Return one event as one line."""
-    group, parts, text = str(event.get("group", "")), *told(event)
+    group, parts, text = str(event.get("group", "")), *in_few_words(event)
     line = Text.assemble(
         (clock(event["at"]), "dim"),
         "  ",
@@ -114,7 +114,7 @@ def events(job: LookArgument, follow: Follow = False, as_json: JsonLines = False
         client.facts(job_id)  # a job without events is not the same as no job
         job_events = events_of(client, job_id, follow=follow)
         if not as_json:
-            for event in told_once(job_events):
+            for event in without_repeats(job_events):
                 stdout.print(hanging(stdout, event_text(event), 4))
             return
         for entry, event in job_events:
@@ -246,7 +246,7 @@ def _lines(client: Client, job_id: str, console: Console) -> JobInfo:
         if text := waiting(ask(lambda: client.show(job_id, why=True, members=MEMBERS))):
             console.print(hanging(console, text, 4))
 
-    for event in told_once(
+    for event in without_repeats(
         events_of(client, job_id, until=lambda job: job.at_rest, ask=ask, on_quiet=say_why)
     ):
         console.print(hanging(console, event_text(event), 4))

@@ -77,7 +77,7 @@ def run(
 
     Exit code 1 if it does not finish well.
     """
-    from unstuck.in_process.limits_of_one import told
+    from unstuck.in_process.limits_of_one import notes_on_one_process
     from unstuck.in_process.run_job import (
         InProcess,
     )  # which imports the worker's side, for this command alone
@@ -86,7 +86,7 @@ def run(
     console = for_people(as_json)
     groups = [tuple(names or ()) for names in (only, after, until)]
     part = select(job_spec, *groups) if any(groups) else None
-    for sentence in told(job_spec, part):
+    for sentence in notes_on_one_process(job_spec, part):
         stderr.print(f"Note: {sentence}", soft_wrap=True)
     warn([str(doubt) for doubt in doubts(job_spec)])
     here = InProcess(_usable(warehouse or settings.warehouse), settings=settings)

@@ -26,7 +26,7 @@ from unstuck.tasks.duration import since_time
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.protocol.token import GROUP_ID
 from unstuck.views.dataset_views import warehouse_at
-from unstuck.views.event_words import told, told_once
+from unstuck.views.event_words import in_few_words, without_repeats
 from unstuck.views.jobs.job_logs import LogFile, Tail, logs_of, shown_line, tail_of
 from unstuck.views.jobs.job_pictures import folded_graph_of_job, timeline_of
 from unstuck.views.jobs.job_views import folded, timeout_revisions_after_claim
@@ -264,8 +264,8 @@ def attempts(request: Request) -> Response:
         cut=len(newest) == ATTEMPTS_OF,
         drawn=ATTEMPTS_OF,
         events=[
-            (event, *told(event))
-            for event in reversed(list(told_once(("", event) for event in shown)))
+            (event, *in_few_words(event))
+            for event in reversed(list(without_repeats(("", event) for event in shown)))
         ],
         older=entries[EVENTS - 1][0] if len(entries) > EVENTS else "",
         before=before,

@@ -110,7 +110,7 @@ def strip_of(info: ScheduleInfo, runs: Sequence[JobInfo], *, linked: bool) -> Sv
     drawn = [
         StripRun(
             job.status,
-            _told(job, info),
+            _run_text(job, info),
             f"/jobs/{quote(job.id, safe='')}" if linked else "",
             job.took,
         )
@@ -124,7 +124,7 @@ def strip_of(info: ScheduleInfo, runs: Sequence[JobInfo], *, linked: bool) -> Sv
     return run_strip(drawn[::-1], f"The last runs of {info.name}: {summary}")
 
 
-def _told(job: JobInfo, info: ScheduleInfo) -> str:
+def _run_text(job: JobInfo, info: ScheduleInfo) -> str:
     since = format_duration(max(0.0, info.at - job.submitted_at))
     lasted = "" if job.took is None else f", took {format_duration(job.took)}"
     why = f": {job.trouble}" if job.trouble else ""

@@ -267,7 +267,7 @@ def test_work_finished_before_its_cancel_counts() -> None:
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_an_expired_lease_is_taken_over_under_a_guard() -> None:
+def test_an_attempt_with_an_expired_lease_is_replaced_if_the_commit_finds_it_expired() -> None:
     job = Job(group("a"))
     job.decide()
     job.claim("a")

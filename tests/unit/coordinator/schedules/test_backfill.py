@@ -347,7 +347,7 @@ def test_a_skipped_failed_tick_blocks_nothing() -> None:
     assert play.skip(-1).startswith("REFUSED: ")
 
 
-def test_with_failures_allowed_other_ticks_run_and_it_stays_failed_until_acknowledged() -> None:
+def test_on_failure_continue_runs_other_ticks_and_the_backfill_is_failed_until_canceled() -> None:
     play = BackfillPlay(made(every="1h", retry={"max": 0}, on_failure="continue"))
     play.give(-3, -1)
     play.decide()

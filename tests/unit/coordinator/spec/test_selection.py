@@ -79,7 +79,7 @@ def test_a_selection_publishes_its_part_of_the_outputs_of_the_whole_job() -> Non
     )
 
 
-def test_a_selection_keeps_publish_modes_and_checks_of_outputs() -> None:
+def test_a_selection_keeps_checks_of_outputs_and_modes_of_those_it_publishes() -> None:
     outputs = {
         "report": {"mode": "append"},
         "load_a": {"mode": "append", "expect": {"rows": {"min": 1}}},

@@ -5,7 +5,7 @@ py4j alone.
 from __future__ import annotations
 
 from unstuck.tasks.protocol.failure import failure_of
-from unstuck.tasks.protocol.java_text import told_by_java
+from unstuck.tasks.protocol.java_text import java_error_text
 
 WRITE = """An error occurred while calling o574.parquet.
 : org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/w/out. SQLSTATE: 58030
@@ -36,13 +36,13 @@ Caused by: java.io.EOFException: Unexpected end of input stream
 
 
 def test_each_cause_is_reported_once_with_its_place() -> None:
-    assert told_by_java(WRITE) == (
+    assert java_error_text(WRITE) == (
         "[TASK_WRITE_FAILED] Task failed while writing rows to "
         "file:/w/out. [FAILED_READ_FILE.NO_HINT] Encountered error while reading file "
         "file:/in/a.csv. IllegalArgumentException: CSV header does not conform to the schema. "
         "Header: amount, id Schema: id, amount"
     )
-    assert told_by_java(STAGE) == (
+    assert java_error_text(STAGE) == (
         "Job aborted due to stage failure: Task 0 in stage 7.0 "
         "failed 1 times, most recent failure: Lost task 0.0 in stage 7.0 (TID 7) (h executor "
         "driver): EOFException: Unexpected end of input stream"
@@ -50,8 +50,8 @@ def test_each_cause_is_reported_once_with_its_place() -> None:
 
 
 def test_a_text_not_from_the_jvm_stays_unchanged() -> None:
-    assert told_by_java("no such thing: here") == "no such thing: here"
-    assert told_by_java("") == ""
+    assert java_error_text("no such thing: here") == "no such thing: here"
+    assert java_error_text("") == ""
 
 
 def test_a_jvm_failure_is_one_line_and_its_traceback_is_complete() -> None:
@@ -61,13 +61,13 @@ def test_a_jvm_failure_is_one_line_and_its_traceback_is_complete() -> None:
         raise Py4JJavaError(WRITE)
     except Py4JJavaError as error:
         failure = failure_of(error)
-    assert failure.text == f"Py4JJavaError: {told_by_java(WRITE)}"
+    assert failure.text == f"Py4JJavaError: {java_error_text(WRITE)}"
     assert "\n" not in failure.text
     assert "FileScanRDD.scala" in failure.traceback
 
 
 def test_a_java_error_without_details_stays_as_it_is() -> None:
     assert (
-        told_by_java("An error occurred while calling o1.x")
+        java_error_text("An error occurred while calling o1.x")
         == "An error occurred while calling o1.x"
     )

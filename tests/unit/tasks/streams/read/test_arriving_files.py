@@ -127,7 +127,7 @@ def test_a_bad_file_within_the_limit_does_not_block_the_next_job(tmp_path: Path)
     )
 
 
-def test_a_fork_member_leaves_over_only_files_of_its_own_share(tmp_path: Path) -> None:
+def test_a_fork_member_counts_only_files_of_its_own_share_as_left(tmp_path: Path) -> None:
     arrive(tmp_path, *map(str, range(20)))
     spec = StreamInput.model_validate(
         {
