@@ -279,11 +279,11 @@ def test_replaced_partitions_are_listed_up_to_a_limit_with_shrunk_ones_first(
     )
 
     told = result.replaced["flights"]
-    assert (len(told.most), told.count, told.shrunk) == (20, 31, 30)
-    assert {(one.before, one.after) for one in told.most} == {(9, 4)}
-    assert str(told.most[-1]) == "day=2013-01-21: 9 → 4 rows"
-    assert told.text(most=1) == "day=2013-01-02: 9 → 4 rows, and 30 more"
-    assert told.text(shrunk=True, most=1) == "day=2013-01-02: 9 → 4 rows, and 29 more", (
+    assert (len(told.examples), told.count, told.shrunk) == (20, 31, 30)
+    assert {(one.before, one.after) for one in told.examples} == {(9, 4)}
+    assert str(told.examples[-1]) == "day=2013-01-21: 9 → 4 rows"
+    assert told.text(limit=1) == "day=2013-01-02: 9 → 4 rows, and 30 more"
+    assert told.text(shrunk=True, limit=1) == "day=2013-01-02: 9 → 4 rows, and 29 more", (
         "not the one that grew"
     )
     entry = Warehouse(nightly.root).existing_entry(2)
