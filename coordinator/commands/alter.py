@@ -202,7 +202,7 @@ def _shape_refusal(old: Plan, new: Plan) -> str:
 
 
 def _queued_on(state: JobState, path: str) -> str:
-    """Return an active group whose queue or pool ``path`` changes; empty if there is none."""
+    """Return the name of an active group whose queue or pool ``path`` changes; empty for none."""
     _, name, *_ = f"{path}.".split(".")
     for group_id in state.active:
         group = split_member(group_id)[0]

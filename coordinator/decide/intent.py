@@ -125,7 +125,7 @@ def cancel_waiting(draft: Draft, reason: Reason) -> None:
 def without_record(draft: Draft) -> Iterator[str]:
     """Yield groups and members that were never queued.
 
-    A fork of which no member was queued is yielded as a whole.
+    A fork without a queued member is yielded as a whole.
     """
     state = draft.state
     for name in draft.plan.groups:

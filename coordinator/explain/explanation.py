@@ -104,7 +104,7 @@ class Unlike:
 
     Attributes:
         text: the difference in words.
-        nobody: whether no other runner listens on the queue.
+        nobody: whether the queue has no other runner.
         no_spark: whether none of these runners can run Spark.
     """
 

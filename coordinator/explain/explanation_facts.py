@@ -94,7 +94,7 @@ def stands_still(job: JobRecord) -> bool:
 
 
 def ways_to_end(job: JobRecord) -> tuple[str, ...]:
-    """Return the commands that end a job sooner than it ends by itself."""
+    """Return the commands that can still end a job earlier, the gentler one first."""
     cancel, force = f"unstuck cancel {job.id}", f"unstuck force-stop {job.id}"
     match job.intent:
         case Intent.FORCE_STOP:

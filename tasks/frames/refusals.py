@@ -10,7 +10,7 @@ _REFUSED = re.compile(r"\[unstuck: (.*?) :unstuck\]", re.DOTALL)
 
 
 class ValueRefused(OutputInvalid):
-    """A value of a Spark frame that cannot be stored, found in its input files."""
+    """Text of an input file that is not UTF-8, so an output column cannot store it."""
 
 
 def refusal(*message: str) -> str:

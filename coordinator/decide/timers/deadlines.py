@@ -34,7 +34,7 @@ def retry_at(record: GroupRecord, policy: RetryPolicy, env: Environment) -> floa
 def queue_timeout_at(
     job: JobRecord, record: GroupRecord, queue_timeout: float | None, env: Environment
 ) -> float | None:
-    """Return when a group that nobody claims fails; None if never, or while no runner may claim it.
+    """Return when an unclaimed group fails; None if never, or while no runner may claim it.
 
     A start in the future counts as now, so that the group does not fail too early.
     """
